@@ -6,12 +6,16 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: audit benchmark changed check demo docs env format gpu help hooks lint lock mutants publish report sbom schemas size smoke \
+.PHONY: audit benchmark changed check demo docs docs-numbers env format gpu help hooks lint lock mutants publish report sbom schemas size smoke \
 	style test test-all test-system types ui units
 
 # What runs whole workflows, a cluster, a browser or many processes, or kills and starves them; other tests are of units.
 SYSTEM := workflow or slurm or browser or faults or processes
 PYTEST := OMP_NUM_THREADS=1 pytest -n auto
+# Tools that install the rest, or look at it, are pinned here; everything else in requirements.lock.
+UV := uv==0.13.9
+AUDIT := pip-audit==2.10.1
+SBOM := cyclonedx-bom==7.5.0
 PINS := --quiet --universal --extra test --no-emit-index-url --no-annotate --no-header
 # `make env LOCK=requirements.hashed.lock` refuses packages with other contents than those pinned.
 LOCK ?= requirements.lock
@@ -25,7 +29,7 @@ env: .venv/.installed ## create .venv with the pinned packages
 .venv/.installed: requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(v < (3, 11) and "Python 3.11 or newer is needed; this is %d.%d. Try: make PYTHON=python3.12 $(MAKECMDGOALS)" % v)'
 	test -x .venv/bin/python || $(PYTHON) -m venv .venv
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check uv
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check $(UV)
 	.venv/bin/uv pip install --quiet --python .venv/bin/python --compile-bytecode -r $(LOCK)
 	.venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps --editable .
 	touch $@
@@ -92,7 +96,7 @@ lock: env ## pin the dependencies of pyproject.toml in requirements.lock, and wi
 	uv pip compile $(PINS) --generate-hashes --constraint requirements.lock pyproject.toml -o requirements.hashed.lock
 
 sbom: env ## bill of materials of the environment, with licences: sbom.json (CycloneDX)
-	uv tool run --from cyclonedx-bom cyclonedx-py environment .venv/bin/python --output-file sbom.json
+	uv tool run --from $(SBOM) cyclonedx-py environment .venv/bin/python --output-file sbom.json
 
 gpu: env ## what needs a CUDA device: its tests, then training and losses measured on it
 	pytest -n 0 -m gpu
@@ -100,10 +104,13 @@ gpu: env ## what needs a CUDA device: its tests, then training and losses measur
 
 audit: env ## known vulnerabilities of the pinned packages (asks the package index), secrets in the repository
 	pytest -q -n0 tests/security/test_secrets.py
-	uv tool run pip-audit --requirement requirements.lock --no-deps --disable-pip
+	uv tool run --from $(AUDIT) pip-audit --requirement requirements.lock --no-deps --disable-pip
 
 size: ## code lines of the package by room, private modules, long parameter lists, import circles
 	@$(PYTHON) .ci/size.py
+
+docs-numbers: env ## numbers in the tables of docs/ that are not those of their records
+	.venv/bin/python .ci/docs_numbers.py
 
 schemas: env ## catalogue of components; JSON schemas of params.yaml and experiment files, for editors
 	probmetric schema

@@ -6,6 +6,7 @@
     reference/components/<kind>.md every component with its options, from the catalogue
     reference/commands.md          every command's `--help`
     examples/*.png                 what the Python blocks of an example draw
+    llms.txt                       every page with its first sentence, for programs that read documentation
 
 A link to a file that is no page (source, results, reports) becomes its name: the site stands alone.
 """
@@ -62,6 +63,7 @@ def on_files(files: Files, config) -> Files:
         DRAWN[example.src_uri] = text
         for name, picture in pictures.items():
             files.append(File.generated(config, name, content=picture))
+    files.append(File.generated(config, "llms.txt", content=contents(files)))
     return files
 
 
@@ -99,6 +101,22 @@ def drawn(markdown: str, name: str) -> tuple[str, dict[str, bytes]]:
         return match.group(0) + "".join(links)
 
     return BLOCK.sub(picture, markdown), pictures
+
+
+def contents(files: Files) -> str:
+    """Every page: title, address, first sentence."""
+    lines = [
+        "# ProbMetric",
+        "",
+        "> Train, compare and use probabilistic image embeddings; certify any embedding model.",
+        "",
+    ]
+    for page in sorted(files.documentation_pages(), key=lambda file: file.src_uri):
+        title, _, text = re.sub(r"^```.*?^```$", "", page.content_string, flags=re.M | re.S).partition("\n")
+        prose = (line for line in text.splitlines() if line and line[0].isalpha())
+        sentence = LINK.sub(r"\2", re.split(r"(?<=[.?])\s", " ".join(prose))[0])
+        lines.append(f"- [{title.strip('# ')}]({page.src_uri}): {sentence}")
+    return "\n".join([*lines, ""])
 
 
 def commands_page() -> str:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -32,6 +33,21 @@ def wheel(tmp_path_factory) -> Path:
         [sys.executable, "-c", script, str(copy)], cwd=copy, check=True, capture_output=True, text=True
     )
     return copy / built.stdout.split()[-1]
+
+
+def test_the_sdist_holds_what_a_wheel_is_made_of_and_no_tests(tmp_path):
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in tracked.splitlines():
+        if name.partition("/")[0] in ("src", "tests", "workflow") or "/" not in name:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).symlink_to(ROOT / name)
+    script = "from setuptools import build_meta; print(build_meta.build_sdist('.'))"
+    built = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True, capture_output=True, text=True)
+    with tarfile.open(tmp_path / built.stdout.split()[-1]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert not [name for name in names if name.startswith("tests")]
+    package = ("src/probmetric", "workflow", *FILES)
+    assert not {name for name in tracked.splitlines() if name.startswith(package)} - names
 
 
 @pytest.fixture(scope="module")

@@ -42,6 +42,12 @@ def test_examples_that_draw_have_their_pictures(site):
     assert (site / "examples/label-errors-0.png").stat().st_size > 5000
 
 
+def test_programs_find_every_page(site):
+    listed = (site / "llms.txt").read_text()
+    assert "- [Questions people ask](guide/questions.md): Asked in the issues of other projects" in listed
+    assert listed.count(".md): ") > 30
+
+
 def test_every_command_has_its_entry(site):
     page = (site / "reference/commands.html").read_text()
     assert "--risk" in page

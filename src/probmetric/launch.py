@@ -59,13 +59,31 @@ def take_place(processes: int, arguments: Sequence[str]) -> Place:
 def place_of(environment: Mapping[str, str], processes: int) -> Place | None:
     """Return this process's place, or None if the `processes` have still to be started."""
     if "RANK" in environment and "WORLD_SIZE" in environment:
-        neighbours = int(environment.get("LOCAL_WORLD_SIZE", 1))
-        return Place(int(environment["RANK"]), int(environment["WORLD_SIZE"]), neighbours)
+        names = ("RANK", "WORLD_SIZE", *(("LOCAL_WORLD_SIZE",) if "LOCAL_WORLD_SIZE" in environment else ()))
+        return _place(environment, *names)
     if processes == 1:
         return Place()
     if environment.get("SLURM_STEP_NUM_TASKS", "1") != "1" and "SLURM_PROCID" in environment:
-        return Place(int(environment["SLURM_PROCID"]), int(environment["SLURM_STEP_NUM_TASKS"]))
+        return _place(environment, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
     return None
+
+
+def _place(environment: Mapping[str, str], *names: str) -> Place:
+    """Return the place that variables of these names hold: rank, count and perhaps neighbours.
+
+    Raises:
+        ConfigError: they hold no such numbers.
+    """
+    values = {name: environment[name] for name in names}
+    numbers = [int(value) if value.isascii() and value.isdigit() else -1 for value in values.values()]
+    rank, count, *_ = numbers
+    if not 0 <= rank < count or min(numbers[1:]) < 1:
+        shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        raise ConfigError(
+            f"the environment says {shown}, which is no place among processes; unset them, or start the command with "
+            "torchrun or srun, which set them."
+        )
+    return Place(*numbers)
 
 
 def start_command(environment: Mapping[str, str], processes: int, arguments: Sequence[str]) -> list[str]:

@@ -22,7 +22,7 @@ FLOORS = (
     ("trust",),
     ("uncertainty",),
     ("config",),
-    ("launch", "runs.plan", "runs.places"),
+    ("launch", "runs.plan", "runs.places", "runs.roles"),
     ("runs.evaluate",),
     ("runs.identity", "training"),
     ("runs.made", "tracking", "reporting"),

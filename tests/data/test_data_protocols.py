@@ -10,9 +10,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from probmetric.config import RunSettings, parse
+from probmetric.config.params import DataFolders
 from probmetric.data import DataError, load_columns, load_manifest, load_metadata, prepare_dataset
-from probmetric.data.places import positives
+from probmetric.data.places import located, positives
 from probmetric.data.sources import REGISTRY, RawFiles
+from probmetric.runs.folder import RunFolder
+from probmetric.runs.plan import Run, RunPlan
+from probmetric.runs.steps import make
 
 PHOTOS = Path.home() / "photos"
 
@@ -80,6 +85,100 @@ def test_the_first_view_of_lfw_is_as_it_was(tmp_path):
     assert set(load_columns(folder, ["split"])["split"]) == {"train", "val", "test"}
 
 
+def test_people_of_the_first_folds_train_and_the_pairs_of_the_others_are_verified(tmp_path):
+    root = faces(tmp_path / "raw" / "lfw")
+    options = {"protocol": "view2", "subset": True, "progress": False, "workers": 1}
+    folder = prepare_dataset("lfw", tmp_path / "lfw", raw=root, training_folds=2, **options)
+    columns = load_columns(folder, ["identity", "split"])
+    used = {name[-1]: split for name, split in zip(columns["identity"], columns["split"], strict=True)}
+    assert {used[letter] for letter in "abcd"} == {"train", "val"}
+    assert used["e"] == used["f"] == used["r"] == "test"  # r: the stranger, who is in no pair
+    pairs = load_metadata(folder)["pairs"]
+    assert {columns["identity"][row] for first, second, _ in pairs for row in (first, second)} == {
+        "Person_e",
+        "Person_f",
+    }
+    assert len(pairs) == 4
+    with pytest.raises(DataError, match=r"training_folds 3 of 3 in .* leave none to verify"):
+        prepare_dataset("lfw", tmp_path / "no", raw=root, training_folds=3, **options)
+
+
+def test_two_people_of_one_photograph_are_noted(tmp_path):
+    """Of LFW: Bart_Hendricks and Ricky_Ray, Carlos_Beltran and Raul_Ibanez."""
+    root = faces(tmp_path / "raw" / "lfw")
+    (root / "Stranger" / "Stranger_0001.jpg").write_bytes((root / "Person_a" / "Person_a_0002.jpg").read_bytes())
+    folder = prepare_dataset(
+        "lfw", tmp_path / "lfw", raw=root, protocol="view2", subset=True, progress=False, workers=1
+    )
+    (note,) = [note for note in notes_of(folder) if "contradictory" in note]
+    assert "Person a" in note
+    assert "Stranger" in note
+
+
+# ---- places: frames of walks in folders of areas
+
+
+def tower(root: Path, floors: int = 6) -> Path:
+    """Floors of a staircase of 12 frames and a hall of 7, named as in the tower; floor 6's hall is stored twice."""
+    for floor in range(1, floors + 1):
+        for name, count in (("stairs_main", 12), ("hall_c030", 7)):
+            for frame in range(1, count + 1):
+                seed = 10_000 * floor + 100 * count + frame
+                picture(root / f"floor{floor}" / f"f{floor:02d}_{name}_frame_{frame:06d}.jpg", seed)
+    for frame in range(1, 8):
+        hall = root / f"floor{floors}" / f"f{floors:02d}_hall_c030_frame_{frame:06d}.jpg"
+        (root / f"floor{floors}" / f"f{floors:02d}_other_alt_frame_{frame:06d}.jpg").write_bytes(hall.read_bytes())
+    (root / "dataset.csv").write_text("image_path,label,split\n")
+    return root
+
+
+def test_walks_ask_every_fifth_frame_and_never_beside_it(tmp_path):
+    folder = prepare_dataset("walks", tmp_path / "out", raw=tower(tmp_path / "tower"), progress=False, workers=1)
+    listed = load_manifest(folder)
+    assert set(listed.area[listed.split == "test"]) == {"floor4", "floor5", "floor6"}
+    assert len(set(listed.area[listed.split == "val"])) == 2
+    tested = listed[listed.split == "test"]
+    for walk, frames in tested.groupby("sequence"):
+        asked, searched = (set(frames.frame[frames.role == role]) for role in ("query", "database"))
+        assert asked == ({5, 10} if "stairs" in walk else {5})
+        assert not any(abs(one - other) < 2 for one in asked for other in searched)
+    assert set(listed.frame[(listed.split == "train") & listed.sequence.str.contains("stairs")]) == set(range(1, 13))
+    assert (listed.role[listed.split == "train"] == "").all()
+    assert tested.groupby("label").sequence.nunique().eq(1).all()
+
+
+def test_answers_along_a_walk_are_frames_within_three(tmp_path):
+    listed = load_manifest(
+        prepare_dataset("walks", tmp_path / "out", raw=tower(tmp_path / "tower"), progress=False, workers=1)
+    )
+    tested = listed[listed.split == "test"]
+    columns, radius = located({name: tested[name].to_numpy() for name in ("sequence", "frame", "role")})
+    queries, database, answers = positives(columns, radius=radius)
+    for query, rows in zip(queries, answers, strict=True):
+        same = tested.sequence.to_numpy()[database] == tested.sequence.to_numpy()[query]
+        near = np.abs(tested.frame.to_numpy()[database] - tested.frame.to_numpy()[query]) <= 3
+        assert set(rows) == set(np.flatnonzero(same & near))
+    assert [len(rows) for rows in answers][:2] == [3, 4]  # of the hall 5 asks 2, 3 and 7; of the stairs 2, 3, 7, 8
+
+
+def test_a_walk_that_is_stored_twice_is_left_out(tmp_path):
+    folder = prepare_dataset("walks", tmp_path / "out", raw=tower(tmp_path / "tower"), progress=False, workers=1)
+    assert "7 frames of floor6/f06_other_alt left out that are also frames of floor6/f06_hall_c030" in notes_of(folder)
+    assert not load_manifest(folder).sequence.str.contains("other_alt").any()
+
+
+def test_a_picture_without_a_number_is_no_frame(tmp_path):
+    root = tower(tmp_path / "tower")
+    picture(root / "floor1" / "plan.jpg", 1)
+    with pytest.raises(DataError, match=r"floor1/plan.jpg' is no frame of a walk; names end in a number"):
+        prepare_dataset("walks", tmp_path / "out", raw=root, progress=False, workers=1)
+
+
+def test_too_few_areas_are_refused(tmp_path):
+    with pytest.raises(DataError, match=r"2 folder\(s\) of frames are too few to train, validate and test"):
+        prepare_dataset("walks", tmp_path / "out", raw=tower(tmp_path / "tower", 2), progress=False, workers=1)
+
+
 # ---- places: walks and frames in a table
 
 
@@ -91,7 +190,7 @@ def walks(root: Path, every: int = 8) -> Path:
             path = f"{walk}/{frame:03d}.jpg"
             picture(root / path, 1000 * ord(walk[0]) + frame)
             role = ("database", "query")[frame // 2 % 2] if frame % 2 == 0 else "unused"
-            lines.append(f"{path},{walk},query,{walk},{every * frame}.0,0.0,{role},false")
+            lines.append(f"{path},{walk},test,{walk},{every * frame}.0,0.0,{role},false")
     (root / "walks.csv").write_text("\n".join(lines))
     return root / "walks.csv"
 
@@ -99,8 +198,6 @@ def walks(root: Path, every: int = 8) -> Path:
 def test_frames_of_a_walk_are_places_by_columns_of_a_table(tmp_path):
     """A frame counts as 8 metres: within the 25 metres of an answer are three frames, and walks are cities."""
     table = walks(tmp_path / "tower")
-    text = table.read_text().replace(",test,", ",query,")
-    table.write_text(text)
     folder = prepare_dataset(
         "table", tmp_path / "out", raw=table, split="by_image", near_duplicates=False, progress=False
     )
@@ -150,7 +247,82 @@ def test_a_table_decides_which_classes_train_a_folder_goes_by_a_draw(tmp_path):
     assert all((split == "test") == flags[path] for path, split in zip(listed.path, listed.split, strict=True))
 
 
+ORDER = ["Wren", "Auk", "Tern", "Crow", "Gull", "Finch", "Kite", "Rail"]
+
+
+@pytest.fixture
+def birds(tmp_path):
+    """A folder in the layout of cub100: `classes.txt` beside `images`, classes in an order of its own."""
+    for number, name in enumerate(ORDER):
+        for image in range(3):
+            picture(tmp_path / "birds" / "images" / name / f"{image:04d}.jpg", 100 * number + image)
+    lines = [f"{number}, {name}" for number, name in enumerate(ORDER)]
+    (tmp_path / "birds" / "classes.txt").write_text("\n".join(lines) + "\n")
+    return tmp_path / "birds" / "images"
+
+
+def halves(out: Path, raw: Path, **options) -> tuple[set[str], set[str]]:
+    listed = load_manifest(prepare_dataset("folder", out, raw=raw, progress=False, workers=1, **options))
+    tests = listed.split == "test"
+    return set(listed.class_name[~tests]), set(listed.class_name[tests])
+
+
+def test_the_first_classes_of_a_listing_train(tmp_path, birds):
+    assert halves(tmp_path / "a", birds, class_order="../classes.txt") == (set(ORDER[:4]), set(ORDER[4:]))
+    assert halves(tmp_path / "b", birds, class_order="name") == (set(sorted(ORDER)[:4]), set(sorted(ORDER)[4:]))
+    (birds.parent / "classes.txt").write_text("\n".join(reversed(ORDER)))
+    assert halves(tmp_path / "c", birds, class_order="../classes.txt") == (set(ORDER[4:]), set(ORDER[:4]))
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "message"),
+    [
+        (ORDER[1:], {}, "the class 'Wren' is listed 0 times"),
+        ([*ORDER, "Auk"], {}, "the class 'Auk' is listed 2 times"),
+        (ORDER, {"split": "by_image"}, "class_order shares out classes; remove it, or set split: by_class"),
+        (None, {}, r"classes.txt \(class_order\) cannot be read .*; name a text file with a class a line"),
+    ],
+)
+def test_a_listing_that_does_not_fit_the_classes_is_refused(tmp_path, birds, lines, options, message):
+    listing = birds.parent / "classes.txt"
+    listing.unlink() if lines is None else listing.write_text("\n".join(lines))
+    with pytest.raises(DataError, match=message):
+        halves(tmp_path / "out", birds, class_order="../classes.txt", **options)
+
+
+def test_another_listing_has_the_data_prepared_again(birds):
+    source = REGISTRY.create("folder", class_order="../classes.txt")
+    root, files = source.raw_files(RawFiles("folder", birds, birds))
+    assert (root / files[0]).resolve() == (birds.parent / "classes.txt").resolve()
+
+
+def test_every_split_seed_draws_other_classes(tmp_path, birds):
+    drawn = [halves(tmp_path / str(seed), birds, split_seed=seed) for seed in range(4)]
+    assert len({frozenset(tests) for _, tests in drawn}) > 1
+    assert halves(tmp_path / "again", birds, split_seed=1) == drawn[1]
+    assert halves(tmp_path / "plain", birds) == drawn[0]
+
+
+def test_the_folder_of_raw_files_may_be_named_by_a_variable(monkeypatch, tmp_path):
+    monkeypatch.setenv("WHERE", str(tmp_path))
+    folders = parse(DataFolders, {"on_request": {"birds": {"source": "folder", "raw": "$WHERE/birds"}}}, "here")
+    assert folders.raw_of(folders.on_request["birds"]) == tmp_path / "birds"
+    home = parse(DataFolders, {"on_request": {"birds": {"source": "folder", "raw": "~/birds"}}}, "here")
+    assert home.raw_of(home.on_request["birds"]) == Path.home() / "birds"
+
+
 # ---- the real ones
+
+
+@pytest.mark.skipif(not (PHOTOS / "ie_tower_256").is_dir(), reason="the photographs are not unpacked in ~/photos")
+def test_the_walks_of_the_tower(tmp_path):
+    table = REGISTRY.create("walks").read(RawFiles("walks", PHOTOS / "ie_tower_256", tmp_path), seed=0)
+    assert (
+        "46 frames of floor22/f22_central_alt left out that are also frames of floor22/f22_cafeteria_main"
+        in table.notes
+    )
+    tested = table.columns["split"] == "test"
+    assert (table.columns["role"][tested] == "query").sum() == 239
 
 
 @pytest.mark.slow
@@ -177,3 +349,27 @@ def test_the_six_thousand_pairs_of_lfw_are_listed(tmp_path):
     assert len(table.columns["path"]) == 13_233
     assert sum(same for _, _, same in table.pairs) == 3_000
     assert len(table.pairs) == 6_000
+
+
+def test_a_network_trained_elsewhere_is_run_on_data_without_training_images(tmp_path, monkeypatch):
+    root = faces(tmp_path / "raw" / "lfw")
+    prepare_dataset(
+        "lfw", tmp_path / "data/prepared/lfw", raw=root, protocol="view2", subset=True, progress=False, workers=1
+    )
+    monkeypatch.chdir(tmp_path)
+    settings = {
+        "dataset": "lfw",
+        "method": "frozen",
+        "backbone": {"name": "compact"},
+        "view": {"name": "photos", "size": 24},
+        "training": {"epochs": 0},
+    }
+    name = "lfw/frozen/seed0"
+    plan = RunPlan(Run(name, name, parse(RunSettings, settings, "here")), "")
+    make(plan, ("train", "embed", "evaluate"))
+    metrics = RunFolder.named(name).metrics
+    assert 0 <= metrics["verification/accuracy"] <= 1
+    assert metrics["retrieval/queries_without_positives"] == 1
+    trained = parse(RunSettings, settings | {"training": {"epochs": 1}, "loss": {"name": "softmax"}}, "here")
+    with pytest.raises(DataError, match=r"lfw has 0 training class\(es\); training needs at least 2"):
+        make(RunPlan(Run(name, name, trained), ""), ("train",))

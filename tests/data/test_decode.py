@@ -128,3 +128,51 @@ def test_kinds_that_are_not_read_say_what_to_do(tmp_path):
         with pytest.raises(DataError, match=rf"x\{suffix} is of a kind that is not read .* convert it to JPEG or PNG"):
             decode_file(path)
     assert not set(UNREAD_KINDS) & set(IMAGE_KINDS)
+
+
+def whole(values, kind="TIFF", **options):
+    buffer = io.BytesIO()
+    Image.fromarray(values).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("values", "ends", "remark"),
+    [
+        (np.array([[0, 65535]], np.uint16), (0, 255), "16 bits per channel scaled to 8"),
+        (np.array([[0, 4095]], np.uint16), (0, 16), "12-bit data"),
+        (np.array([[0, 200]], np.int32), (0, 200), "0 to 255"),
+        (np.array([[0, 1_000_000]], np.int32), (0, 255), "beyond 16 bits"),
+        (np.array([[-500, 500]], np.int32), (0, 255), "beyond 16 bits"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_whole_numbers_of_more_than_8_bits_are_neither_black_nor_saturated(values, ends, remark, mode):
+    wide = np.repeat(values, 8, axis=1)
+    middle = (wide[:, :1].astype(np.float64) + wide[:, -1:]) / 2
+    pixels, remarks = decode(whole(np.hstack([wide, middle.astype(values.dtype)])), "x.tif", mode=mode)
+    assert (pixels[0, 0, 0], pixels[0, -2, 0]) == ends
+    assert abs(int(pixels[0, -1, 0]) - sum(ends) / 2) <= 1
+    assert remark in remarks[0]
+
+
+def test_a_colour_key_of_16_bits_is_laid_on_white_and_lab_becomes_grey():
+    data = whole(np.array([[0, 30000]], np.uint16), "PNG", transparency=0)
+    assert decode(data, "x.png", mode="L").pixels[0, :, 0].tolist() == [255, 117]
+    lab = io.BytesIO()
+    Image.new("RGB", (9, 9), (200, 200, 200)).convert("LAB").save(lab, "TIFF")
+    assert decode(lab.getvalue(), "x.tif", mode="L").pixels[0, 0, 0] == pytest.approx(200, abs=2)
+
+
+def test_photographs_of_telephones_are_read_and_damaged_ones_are_said_to_be(tmp_path):
+    heif = pytest.importorskip("pillow_heif", reason="pillow-heif, which reads HEIC, is not installed")
+    heif.register_heif_opener()
+    tiles = np.random.default_rng(0).integers(0, 256, (4, 5, 3), dtype=np.uint8)
+    pixels = np.kron(tiles, np.ones((16, 16, 1), dtype=np.uint8))
+    Image.fromarray(pixels).save(tmp_path / "a.heic", quality=90)
+    assert np.abs(decode_file(tmp_path / "a.heic").pixels - pixels.astype(int)).mean() < 2
+    whole_file = (tmp_path / "a.heic").read_bytes()
+    for length in (10, len(whole_file) // 2, len(whole_file) - 9):
+        (tmp_path / "cut.heic").write_bytes(whole_file[:length])
+        with pytest.raises(DataError, match=r"is no image|truncated or damaged"):
+            decode_file(tmp_path / "cut.heic")

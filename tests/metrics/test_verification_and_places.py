@@ -1,7 +1,6 @@
 """Pairs of faces and street scenes, each by its own protocol, against references written out."""
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from probmetric.metrics.verification import Pairs, verification_metrics
@@ -109,8 +108,7 @@ def test_the_unit_of_places_is_the_walk(street):
     """Images of a walk show the same street a few metres further on; those of no known walk stand for themselves."""
     mean, places = street
     sequence = np.array([["", "north", "south"][place % 3] for place in range(len(mean))])
-    table = pa.table(places.columns | {"sequence": sequence})
-    walked = Places.of_manifest(table)
+    walked = Places.in_manifest(places.columns | {"sequence": sequence})
     names = {number: set(sequence[walked.walks == number]) for number in np.unique(walked.walks)}
     assert sorted(map(sorted, (walk for number, walk in names.items() if number >= 0))) == [["north"], ["south"]]
     assert sum(number < 0 for number in names) == np.count_nonzero(sequence == "")

@@ -1,21 +1,25 @@
 """Experiments expand into runs whose folder names say what they are."""
 
+import contextlib
 import os
 import re
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import timm
+import torch
 
 from probmetric.config import ConfigError, Experiment, Params, load, parse
-from probmetric.io import FileError
+from probmetric.io import FileError, read_yaml
 from probmetric.models import _weights
 from probmetric.planning.declared import data_source, stage
 from probmetric.planning.expansion import _telling_absent, expand, find_run, origins, plan_experiment
 from probmetric.planning.workflow import WorkflowPlan, run_inputs
 from probmetric.runs.identity import steps_before
-from probmetric.runs.names import LabelNoise
+from probmetric.runs.names import LabelNoise, RunKey, class_split, split_data_name, without_split
 from probmetric.runs.plan import PLANS, origin_run
 
 ROOT = Path(__file__).parents[2]
@@ -210,6 +214,28 @@ def test_a_run_that_starts_from_missing_weights_is_refused_before_any_job(params
         WorkflowPlan(params, {}, {run.name: lacking})._check_weights()
 
 
+def test_a_weight_file_of_another_network_is_refused_before_any_job(params, tmp_path):
+    tag, fits, other = "test_resnet.r160_in1k", tmp_path / "fits.pth", tmp_path / "other.pth"
+    torch.save(timm.create_model(tag).state_dict(), fits)
+    torch.save(timm.create_model("test_vit").state_dict(), other)
+    for weights, message in (
+        (fits, ""),
+        (other, "other.pth does not fit backbone Timm with tag test_resnet"),
+    ):
+        settings = {"title": "t", "runs": [grid("softmax", backbone=[tag])]}
+        (run,) = expand(params, parse(Experiment, settings, "t"))
+        run = replace(run, settings=run.settings.model_copy(update={"pretrained": str(weights)}))
+        plan = WorkflowPlan(params, {}, {run.name: run})
+        with pytest.raises(ConfigError, match=message) if message else contextlib.nullcontext():
+            plan._check_weights()
+
+
+def test_a_network_that_timm_has_not_is_refused_without_its_weights_too(params):
+    (run,) = expand(params, parse(Experiment, {"title": "t", "runs": [grid("softmax", backbone=["resnet50.a1"])]}, "t"))
+    with pytest.raises(ConfigError, match=r"backbone: timm has no model 'resnet50\.a1'"):
+        WorkflowPlan(params, {}, {run.name: run})._check_weights()
+
+
 @pytest.mark.parametrize(
     ("tag", "installed", "expected"),
     [
@@ -307,3 +333,57 @@ def test_a_time_in_the_future_is_said_before_any_job(params, tmp_path, monkeypat
         plan.write()
     file.touch()
     plan.write()
+
+
+def test_splits_of_the_classes_are_crossed_with_seeds_and_noise(params):
+    runs = expand(params, experiment(methods=["laplace"], splits=3, noise=[0.0, 0.2], seeds=[0, 1]))
+    assert [run.name for run in runs][::4] == [
+        "glyphs/laplace/seed0",
+        "glyphs+split1/laplace/seed0",
+        "glyphs+split2/laplace/seed0",
+    ]
+    assert runs[-1].name == "glyphs+split2+noise0.2/laplace/seed1"
+    assert runs[-1].encoder == "glyphs+split2+noise0.2/contrastive/seed1"
+    assert runs[-1].settings.data_folder == Path("data/prepared/glyphs+split2+noise0.2")
+    assert runs[-1].settings.ood == ("symbols",)
+    assert find_run(params, runs[-1].name) == runs[-1]
+    with pytest.raises(ConfigError, match="'digits' tests on its training classes; they cannot be split"):
+        names(params, datasets=["digits"], methods=["cosine"], splits=2)
+    with pytest.raises(ConfigError, match="greater than or equal to 1"):
+        names(params, methods=["cosine"], splits=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("glyphs", ("glyphs", "", 0)),
+        ("glyphs+split12", ("glyphs+split12", "", 12)),
+        ("cub-vmf+nearest0.2s1", ("cub-vmf", "nearest0.2s1", 0)),
+        ("cub-vmf+split3+noise0.2", ("cub-vmf+split3", "noise0.2", 3)),
+    ],
+)
+def test_a_prepared_folder_tells_its_split_and_its_noise(name, parts):
+    assert (*split_data_name(name), class_split(name)) == parts
+    assert RunKey.parse(f"{name}/a/seed0").data == name
+    assert RunKey.parse(f"{name}/a/seed0").group == without_split(name)
+
+
+def test_the_plan_of_a_study_has_a_digest_that_can_be_committed_before_its_results(tmp_path, monkeypatch):
+    shutil.copytree(ROOT / "workflow", tmp_path / "workflow")
+    monkeypatch.chdir(tmp_path)
+    values = read_yaml(ROOT / "params.yaml") | {"experiments": ["smoke"]}
+    path = tmp_path / "workflow" / "experiments" / "smoke.yaml"
+    text = path.read_text()
+
+    def planned(more="", written=text):
+        path.write_text(written + more)
+        return WorkflowPlan.from_config(values)
+
+    digest = planned().plan_digest("smoke")
+    assert planned().report_plan("smoke").report["plan"] == digest
+    committed = planned(f'plan: "{digest}"\n')
+    assert committed.plan_digest("smoke") == digest, "what is said of it is no part of the plan"
+    assert committed.report_plan("smoke").report["committed"] == digest
+    assert "plan of smoke" not in committed.notice()
+    other = planned(f'plan: "{digest}"\n', text.replace("classification/accuracy", "retrieval/map_at_r"))
+    assert f"the plan of smoke is {other.plan_digest('smoke')}, not {digest}" in other.notice()

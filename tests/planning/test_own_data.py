@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
+import probmetric
 from probmetric import cli
 from probmetric.config import Params, load
 from probmetric.data.manifest import DataError, load_manifest
-from probmetric.io import read_yaml
+from probmetric.io import read_yaml, write_json, write_tensors
 from probmetric.planning.declared import ensure, outdated
 from probmetric.planning.expansion import plan_experiment
+from probmetric.planning.template import start
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,17 +41,116 @@ def photos(folder, classes=6, count=4):
     return folder
 
 
-@pytest.mark.parametrize(("classes", "split"), [(6, "by_image"), (24, "by_class")])
+@pytest.mark.parametrize(("classes", "split"), [(6, "by_image"), (24, "by_class, val_fraction: 0.3")])
 def test_a_folder_becomes_runs(project, capsys, classes, split):
     photos(project / "photos", classes)
     before = (project / "params.yaml").read_text()
     assert cli.main(["init", "photos", "--name", "shop", "--on-error", "skip"]) == 0
-    assert f"{4 * classes} of {classes} classes" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"{4 * classes} of {classes} classes" in said
+    assert "Plan (tf_efficientnet_lite0.in1k, published weights, 128 x 128 pixels): 8 runs, about " in said
+    assert ("classes validate" in said) == ("of 24 classes, the others measure it" in said) == (classes == 24)
     text = (project / "params.yaml").read_text()
     added = set(text.splitlines()) - set(before.splitlines())
-    assert added == {f"    shop: {{source: folder, raw: photos, split: {split}, on_error: skip}}"}
+    kind, *larger = split.split(", ")
+    options = ", ".join([f"split: {kind}", "on_error: skip", *larger])
+    assert added == {f"    shop: {{source: folder, raw: photos, {options}}}"}
+    runs = {run.name: run.settings for run in plan_experiment(load(Params, "params.yaml"), "shop").runs}
+    assert len(runs) == 8
+    assert runs.keys() >= {"shop/frozen/seed0", "shop/lda/seed0", "shop/head_arcface/seed2", "shop/tuned_arcface/seed0"}
+    assert all(settings.pretrained is True for settings in runs.values())
+    assert runs["shop/frozen/seed0"].dim == "features"
+    assert runs["shop/tuned_proxy_anchor/seed0"].training.train_from == "blocks.6"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--quick"], {"frozen": 1, "whitening": 1, "lda": 1, "head_arcface": 1}),
+        (["--quick", "--scratch"], {"frozen": 1, "whitening": 1, "lda": 1, "head_arcface": 1, "scratch_arcface": 1}),
+        (
+            ["--full"],
+            {"frozen": 1, "whitening": 1, "lda": 1, "head_arcface": 3, "tuned_arcface": 3, "tuned_proxy_anchor": 3},
+        ),
+    ],
+)
+def test_more_or_less_is_planned(project, arguments, expected):
+    photos(project / "photos", 6)
+    assert cli.main(["init", "photos", "--name", "shop", *arguments]) == 0
     runs = plan_experiment(load(Params, "params.yaml"), "shop").runs
-    assert {run.name for run in runs} >= {"shop/arcface/seed0", "shop/laplace/seed2"}
+    assert Counter(run.name.split("/")[1] for run in runs) == expected
+
+
+def test_without_weights_it_is_said_what_to_install(project, capsys, monkeypatch):
+    """A network of timm's whose weights no package holds, and a machine that reaches no hub."""
+    photos(project / "photos", 6)
+    monkeypatch.setenv("HF_HUB_CACHE", str(project / "cache"))
+    before = (project / "params.yaml").read_text()
+    assert cli.main(["init", "photos", "--name", "shop", "--network", "resnet50.tv_in1k"]) == 2
+    assert "the weights of resnet50.tv_in1k are neither in the local cache nor" in capsys.readouterr().err
+    assert (project / "params.yaml").read_text() == before
+
+
+def test_a_table_may_name_its_columns_and_absolute_paths(project, capsys):
+    """The photographs lie elsewhere; their common folder becomes the option `images`."""
+    place = project / "elsewhere"
+    photos(place)
+    (project / "lists").mkdir()
+    lines = [f"{place}/kind {number}/{image}.png,{number}" for number in range(6) for image in range(4)]
+    (project / "lists/list.csv").write_text("\n".join(["file,product", *lines]))
+    columns = ["--path-column", "file", "--label-column", "product"]
+    assert cli.main(["init", "lists/list.csv", "--name", "listed", "--quick", *columns]) == 0
+    assert "24 of 6 classes" in capsys.readouterr().out
+    options = load(Params, "params.yaml").data.on_request["listed"].options
+    assert (options["path_column"], options["label_column"], options["images"]) == ("file", "product", str(place))
+    ensure(load(Params, "params.yaml"), "listed")
+
+
+def test_folders_of_questions_and_a_gallery_are_tested_on_and_need_others_to_train_on(project, capsys):
+    for role in ("query", "gallery"):
+        photos(project / "photos" / role)
+    assert cli.main(["init", "photos", "--name", "shop", "--quick"]) == 2
+    assert "photos has images to test on only" in capsys.readouterr().err
+    photos(project / "photos" / "train")
+    assert cli.main(["init", "photos", "--name", "shop", "--quick", "--split", "by_image"]) == 0
+    assert "val, 48 test)" in capsys.readouterr().out
+
+
+def test_class_folders_that_lie_one_folder_deeper_are_found(project, capsys):
+    photos(project / "archive" / "images")
+    (project / "archive/README.txt").write_text("about")
+    assert cli.main(["init", "archive", "--name", "shop", "--quick"]) == 0
+    assert "archive/images: 24 of 6 classes" in capsys.readouterr().out
+
+
+def written(folder, blur, classes):
+    """Write a finished run: eight validation images of each class around the class's axis, blurred."""
+    labels = np.repeat(np.arange(classes), 8)
+    generator = np.random.default_rng(0)
+    points = np.eye(classes)[labels] + blur * generator.standard_normal((len(labels), classes))
+    write_json(folder / "metrics.json", {"retrieval/recall_at_1": 0.5})
+    tensors = {"mean": points.astype(np.float32), "label": labels, "index": np.arange(len(labels))}
+    write_tensors(folder / "embeddings/val.safetensors", tensors | {"uncertainty": np.zeros(len(labels), np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("classes", "blur", "best"),
+    [(12, 0.3, "lda"), (12, 0.6, "frozen"), (12, 0.598, "frozen"), (2, 0.3, "frozen")],
+)
+def test_frozen_features_are_recommended_unless_something_is_better_for_certain(project, capsys, classes, blur, best):
+    """Equal, hardly better, and better in two classes are none of that."""
+    photos(project / "photos", 6)
+    assert cli.main(["init", "photos", "--name", "shop", "--quick"]) == 0
+    for method, value in {"lda": blur, "frozen": 0.6, "whitening": 0.9}.items():
+        written(project / "results/shop" / method / "seed0", value, classes)
+    capsys.readouterr()
+    assert cli.main(["recommend", "shop"]) == 0
+    said = capsys.readouterr().out
+    (line,) = (line for line in said.splitlines() if "<- recommended" in line)
+    assert line.split()[0] == best
+    assert f"Deploy: probmetric export shop/{best}/seed0 shop-model" in said
+    assert ("lda+training.selection=refit" in said) == (best == "lda")
+    assert ("Frozen features are the best you have" in said) == (best == "frozen")
 
 
 def test_a_table_and_vectors_become_runs(project, capsys):
@@ -59,7 +163,10 @@ def test_a_table_and_vectors_become_runs(project, capsys):
     params = load(Params, "params.yaml")
     assert params.data.on_request["listed"].source == "table"
     runs = {run.name: run for run in plan_experiment(params, "vectors").runs}
-    assert runs["vectors/vectors_pfe/seed1"].settings.backbone.name == "vectors"
+    assert runs["vectors/head_pfe/seed1"].settings.backbone.name == "vectors"
+    assert {name.split("/")[1] for name in runs} == {
+        *("frozen", "whitening", "lda", "head_arcface", "head_laplace", "head_pfe")
+    }
 
 
 @pytest.mark.parametrize(
@@ -166,10 +273,8 @@ def test_of_very_many_vectors_a_part_is_tested_and_the_report_says_so(
     assert cli.main(["init", "v.npz", "--name", "vectors"]) == 0
     assert f"{tested} test), split by_class" in capsys.readouterr().out
     spec = read_yaml("workflow/experiments/vectors.yaml")
-    assert len(reads) == 2  # to know the classes, and to list them in the split that suits them
-    assert spec["runs"][0]["seeds"] == seeds
-    assert (spec["methods"]["vectors_arcface"]["training"]["epochs"] == 3) == (rows == 50_000)
-    assert ("heads are trained for three epochs" in spec["description"]) == (rows == 50_000)
+    assert len(reads) <= 3  # to know the classes, to list them in the split that suits them, with more validation
+    assert max((each["seeds"] for each in spec["runs"]), key=len) == seeds
     assert ("10,000 of 50,000 vectors are tested, with one seed" in spec["description"]) == (rows == 50_000)
     assert ("val_fraction: 0.1" in (project / "params.yaml").read_text()) == (rows == 50_000)
 
@@ -209,3 +314,24 @@ def test_pictures_that_are_left_out_are_told_at_once(project, capsys):
     assert unread in capsys.readouterr().err
     assert cli.main(["init", "photos", "--name", "shop", "--on-error", "skip"]) == 0
     assert f"Note: left out: {unread}." in capsys.readouterr().out
+
+
+def test_files_of_a_new_project_name_nothing_that_only_a_checkout_has(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    start(tmp_path)
+    conda = yaml.safe_load((tmp_path / "workflow/envs/probmetric.yaml").read_text())
+    (pip,) = (entry["pip"] for entry in conda["dependencies"] if isinstance(entry, dict))
+    assert pip == [f"probmetric[all]=={probmetric.__version__}"]
+
+
+def test_a_folder_that_names_its_splits_needs_no_word_about_their_kind(project, capsys):
+    for side, first in (("train", 0), ("test", 6)):
+        photos(project / "side", 12)
+        for number in range(first, first + 6):
+            (project / "photos" / side).mkdir(parents=True, exist_ok=True)
+            (project / "side" / f"kind {number}").rename(project / "photos" / side / f"kind {number}")
+        shutil.rmtree(project / "side")
+    assert cli.main(["init", "photos", "--name", "shop"]) == 0
+    assert "split by_class" in capsys.readouterr().out
+    assert cli.main(["init", "photos", "--name", "other", "--split", "by_image"]) == 2
+    assert "set split: by_class" in capsys.readouterr().err

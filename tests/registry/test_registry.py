@@ -38,7 +38,7 @@ NUMBERS = [
     for registry in all_registries()
     for name in registry.names()
     for option in registry.options(name).values()
-    if option.is_number
+    if {"float", "int"} & set(option.types)
 ]
 
 

@@ -57,12 +57,17 @@ def test_dvc_compares_revisions(study, workspace):
     run("git", "add", "dvc.yaml", "dvc.lock", ".gitignore", ".dvc", folder=root)
     run("git", *identity, "commit", "-q", "-m", "first", folder=root)
     assert "reports" not in run("git", "status", "--short", folder=root), "reports are made, not kept"
-    summary = json.loads((study.folder / "metrics.json").read_text())
-    name = "glyphs-noise0.2/laplace/ood/symbols/auroc"
-    (study.folder / "metrics.json").write_text(json.dumps(summary | {name: summary[name] + 0.25}))
+    path, name = study.folder / "metrics" / "glyphs-noise0.2--laplace.json", "ood/symbols/auroc"
+    summary = json.loads(path.read_text())
+    path.write_text(json.dumps(summary | {name: summary[name] + 0.25}))
     found = json.loads(run("dvc", "metrics", "diff", "--json", folder=root))
-    changed = found["reports/study/metrics.json"]
-    assert {key: value["diff"] for key, value in changed.items()} == {name: pytest.approx(0.25)}
+    changed = {file: values for file, values in found.items() if values}
+    assert list(changed) == ["reports/study/metrics/glyphs-noise0.2--laplace.json"]
+    ((key, value),) = changed[next(iter(changed))].items()
+    assert (key, value["diff"]) == (name, pytest.approx(0.25))
+    table = run("dvc", "metrics", "show", "--md", folder=root)
+    row = next(line for line in table.splitlines() if "glyphs--laplace" in line)
+    assert row.count("|") < 15, "methods are rows, metrics columns"
     shown = json.loads(run("dvc", "plots", "show", "--json", folder=root))["data"]
     assert {
         "reports/study/plots/means.csv",
@@ -86,10 +91,8 @@ def test_the_plots_hold_means_over_seeds(study, workspace):
         means = {row["name"]: row for row in csv.DictReader(file)}
     assert "glyphs+noise0.2/arcface" not in means
     assert means["glyphs/laplace"]["calibration_ece"] == ""
-    summary = json.loads((study.folder / "metrics.json").read_text())
-    assert float(means["digits/laplace"]["sparsification_ausc"]) == pytest.approx(
-        summary["digits/laplace/sparsification/ausc"]
-    )
+    summary = json.loads((study.folder / "metrics" / "digits--laplace.json").read_text())
+    assert float(means["digits/laplace"]["sparsification_ausc"]) == pytest.approx(summary["sparsification/ausc"])
 
 
 def test_files_of_a_report_can_be_checked_out_anywhere(workspace, study):

@@ -24,8 +24,10 @@ from probmetric.reporting.figures import (
     list_figures,
     montages,
     sweeps,
+    training,
 )
 from probmetric.reporting.results import COLUMNS, by_method
+from probmetric.runs.folder import RunFolder
 
 
 def png_size(path) -> tuple[int, int]:
@@ -54,7 +56,8 @@ def test_the_figures_are_found_by_their_file(study):
 )
 def test_a_figure_is_drawn_at_report_width_with_words_and_the_same_bytes(study, name):
     paths = draw(name, study)
-    assert [path.name for path in paths] == [f"{name}.png", f"{name}.pdf", f"{name}.json"]
+    assert [path.name for path in paths] == [f"{name}.png", f"{name}.pdf", f"{name}.json", f"{name}.tex"]
+    assert f"\\includegraphics[width=\\linewidth]{{{name}}}" in paths[3].read_text()
     width, height = png_size(paths[0])
     assert width == pytest.approx(_style.WIDTH * _style.DPI, abs=1)
     assert 150 < height < 6000
@@ -97,6 +100,16 @@ def test_an_experiment_without_results_gets_words_instead(workspace, name, reaso
     paths = draw(name, context)
     assert reason in json.loads(paths[2].read_text())["empty"]
     assert png_size(paths[0])[1] < 300
+
+
+def test_a_loss_that_falls_below_zero_is_drawn_as_falling(workspace):
+    """PFML's loss went from -0.09 to -1.77 and was drawn as rising twentyfold: it was divided by its first value."""
+    file = workspace.root / "results/glyphs/contrastive/seed0/history.csv"
+    head = "epoch,step,train_loss,lr,val_metric,seconds,images_per_second,peak_memory_mb,grad_norm,skipped_steps"
+    rows = [f"{epoch},1,{loss},0.001,0.5,1,1,,1,0" for epoch, loss in enumerate((-0.09, -0.9, -1.77))]
+    file.write_text("\n".join([head, *rows]) + "\n")
+    _, mean, _, _ = training._band([RunFolder(file.parent)], "train_loss")
+    np.testing.assert_allclose(mean, [0, -0.81 / 1.68, -1])
 
 
 def test_methods_keep_their_colour_and_never_share_it():

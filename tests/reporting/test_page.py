@@ -140,14 +140,15 @@ def test_the_page_is_accessible(page):
 
 def test_the_page_opens_with_the_answer(page, study):
     words = page.words
-    end = words.index("Can the uncertainty")
+    end = words.index("Every method")
     glance = words[words.rindex("The answer", 0, end) : end]
     for answer in answers(result_table(study)):
         assert answer.best in glance
         assert answer.value in glance
         assert answer.margin in glance
     assert "Not significantly better than" in glance
-    assert glance.count("no certificate") == 3
+    assert glance.count("No certificate") == 3
+    assert "No frozen baseline was run: add the method frozen: {backbone:" in glance
 
 
 def test_every_finished_run_is_one_click_away(page, study):
@@ -345,22 +346,25 @@ def test_the_strength_of_distortions_has_the_statistic_of_pixels_as_its_floor(wo
     assert judged(workspace, **own)["own"].evidence["distortion/spearman"].verdict == "yes"
 
 
-def test_cards_say_which_certificate_a_run_holds(workspace):
+def test_the_first_sentence_is_what_the_certificate_promises(workspace):
     context = context_of(workspace, {"glyphs/own/seed0": SURE})
-    assert "no certificate" in Page(render(contents_of(context))).words
+    assert "No certificate" in Page(render(contents_of(context))).words
     (run,) = context.runs
     gallery = content_digest(run.embeddings_file("test"))
     doubt = np.arange(400.0)
     made = certify(doubt, doubt < 300, risk=0.1, gallery=gallery, score="p_right", valid_for="such queries")
     made.save(run.certificate_file)
     words = Page(render(contents_of(context))).words
-    answered = f"{100 * made.coverage:.0f} %"
-    assert f"at most 10 % of the answers given are wrong, with confidence 90 %; {answered} of the queries" in words
-    assert "no certificate" not in words
+    answered, wrong = 100 * made.coverage, 100 * made.errors / 400
+    assert f"Of 100 questions {answered:.0f} are answered, {wrong:.0f} of them wrong." in words
+    assert "at most 10 % of the answers given are wrong, with confidence 90 %" in words
+    assert f"{answered:.0f} % of the queries are answered, by p right; valid for such queries" in words
     replace(made, gallery="0" * 64).save(run.certificate_file)
-    assert "of embeddings that are no more" in Page(render(contents_of(context))).words
-    replace(made, threshold=None).save(run.certificate_file)
-    assert "nothing was certified" in Page(render(contents_of(context))).words
+    words = Page(render(contents_of(context))).words
+    assert "of embeddings that are no more" in words
+    assert "No certificate" in words
+    replace(made, threshold=None, answered=0, coverage=0.0, errors=0).save(run.certificate_file)
+    assert "Of 100 questions none can be answered" in Page(render(contents_of(context))).words
     run.certificate_file.unlink()
 
 
@@ -368,44 +372,3 @@ def test_networks_that_learnt_nothing_are_a_floor_too(workspace):
     found = judged(workspace, others=[("untrained", {"sparsification/error_auroc": 0.99})])
     assert found["own"].answer("errors") == "no"
     assert found["own"].evidence["sparsification/error_auroc"].floor == pytest.approx(0.992)
-
-
-def trusted(label, errors, strangers, probability):
-    given = zip(("errors", "strangers", "probability"), (errors, strangers, probability), strict=True)
-    evidence = {question: uncertainty.Evidence(question, question, "", answer) for question, answer in given if answer}
-    return uncertainty.Trust(label, evidence)
-
-
-@pytest.mark.parametrize(
-    ("best", "others", "sentence"),
-    [
-        (
-            ("yes", "yes", "yes"),
-            {},
-            "Its uncertainty can be trusted to tell which answers are wrong, which images are strangers and how "
-            "probable an answer is.",
-        ),
-        (
-            ("yes", "no", None),
-            {"a": ("yes", "yes", "yes")},
-            "Its uncertainty can be trusted to tell which answers are wrong. It cannot be trusted to tell which "
-            "images are strangers. Not measured: how probable an answer is. The uncertainty of a can be trusted "
-            "for all three.",
-        ),
-        (
-            ("undecided", "undecided", "no"),
-            {},
-            "It cannot be trusted to tell how probable an answer is. Undecided: whether it tells which answers are "
-            "wrong and which images are strangers.",
-        ),
-        (
-            None,
-            dict.fromkeys("abcdef", ("yes", "yes", "yes")),
-            "The uncertainty of a, b, c, d and 2 others can be trusted for all three.",
-        ),
-    ],
-)
-def test_a_card_says_what_the_uncertainty_of_the_best_is_good_for(best, others, sentence):
-    found = [trusted(label, *given) for label, given in others.items()]
-    found += [trusted("best", *best)] if best else []
-    assert uncertainty.trust_sentence(found, "best") == sentence

@@ -9,7 +9,7 @@ from statistics import fmean
 import pandas as pd
 import pytest
 import yaml
-from fabricated_runs import gathered, write_run
+from fabricated_runs import Workspace, gathered, write_run
 
 from probmetric.io import FileError, write_json
 from probmetric.reporting.results import collect, late_gain, read_results, write_results
@@ -85,26 +85,35 @@ def test_the_late_gain_of_a_run_is_one_of_its_rows(tmp_path):
 
 
 def test_the_summary_holds_means_over_seeds_under_legal_names(workspace, study):
-    summary = json.loads((study.folder / "metrics.json").read_text())
+    summary = json.loads((study.folder / "metrics" / "glyphs-noise0.2--laplace.json").read_text())
     values = [
         json.loads((workspace.root / f"results/glyphs+noise0.2/laplace/seed{seed}/metrics.json").read_text())
         for seed in range(3)
     ]
     expected = fmean(value["ood/symbols/auroc"] for value in values)
-    assert summary["glyphs-noise0.2/laplace/ood/symbols/auroc"] == pytest.approx(expected, rel=1e-12)
-    assert not any("ece" in name for name in summary if name.startswith("glyphs"))
-    assert all(re.fullmatch(r"[\w\-. :/]+", name) for name in summary)
+    assert summary["ood/symbols/auroc"] == pytest.approx(expected, rel=1e-12)
+    assert not any("ece" in name for name in summary)
+    names = [path.name for path in (study.folder / "metrics").iterdir()]
+    assert len(names) == 14
+    assert all(re.fullmatch(r"[\w\-.]+", name) for name in names)
 
 
 def test_only_the_asked_metrics_are_summarised(workspace, tmp_path):
     write_results(collect(workspace.folders), tmp_path, ["clustering/nmi"])
-    assert all(name.endswith("clustering/nmi") for name in json.loads((tmp_path / "metrics.json").read_text()))
+    for path in (tmp_path / "metrics").iterdir():
+        assert list(json.loads(path.read_text())) == ["clustering/nmi"]
+
+
+def test_summaries_of_methods_that_are_no_more_go(workspace, tmp_path):
+    write_results(collect(workspace.folders), tmp_path)
+    write_results(collect(workspace.folders[:3]), tmp_path)
+    assert [path.name for path in (tmp_path / "metrics").iterdir()] == ["digits--contrastive.json"]
 
 
 def test_the_order_of_the_folders_does_not_matter(workspace, tmp_path):
     for name, folders in (("a", workspace.folders), ("b", [*reversed(workspace.folders), workspace.folders[0]])):
         write_results(collect(folders), tmp_path / name)
-    for file in ("runs.parquet", "metrics.json"):
+    for file in ("runs.parquet", "metrics/glyphs--laplace.json"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
 
 
@@ -162,10 +171,33 @@ def test_a_damaged_file_is_named(workspace):
 
 def test_a_table_of_another_shape_is_refused(tmp_path):
     pd.DataFrame({"run": ["a"], "metric": ["b"]}).to_parquet(tmp_path / "runs.parquet")
-    with pytest.raises(FileError, match="expected the columns run, data, dataset"):
+    with pytest.raises(FileError, match="expected the columns run, data, class_split"):
         read_results(tmp_path)
     (tmp_path / "runs.parquet").write_bytes(b"PAR1")
     with pytest.raises(FileError, match=r"runs.parquet is damaged .*make the experiment's report again"):
         read_results(tmp_path)
     with pytest.raises(FileError, match=r"none/runs.parquet is missing; make the experiment's report again"):
         read_results(tmp_path / "none")
+
+
+def test_splits_of_the_classes_are_the_values_and_their_test_classes_the_units(tmp_path):
+    """Two splits with two seeds each: a value per split; class 5, tested in both, is one unit."""
+    tested = {"glyphs": [3, 5], "glyphs+split1": [5, 8]}
+    values = {"glyphs": [[0.2, 0.6], [0.4, 0.8]], "glyphs+split1": [[0.6, 1.0], [0.8, 1.0]]}
+    runs = []
+    for data, of_seeds in values.items():
+        for seed, classes in enumerate(of_seeds):
+            runs.append(f"{data}/a/seed{seed}")
+            folder = write_run(tmp_path, runs[-1], {"retrieval/recall_at_1": sum(classes) / 2})
+            curve = {"value": classes, "class": tested[data]}
+            write_json(folder / "curves.json", {"units/retrieval/recall_at_1": curve})
+    context = gathered(Workspace(tmp_path, tuple(runs)).context(metrics=("retrieval/recall_at_1",), figures=()))
+    assert context.data == ["glyphs"]
+    (series,) = context.series("glyphs", "retrieval/recall_at_1")
+    assert series.values == pytest.approx({0: 0.5, 1: 0.85})
+    assert series.unit_labels == (3, 5, 8)
+    assert series.contributions[0] == pytest.approx([0.5 - 1.5 * 0.2, 0.5 + 1.5 * 0.2, 0.5])
+    assert [values.mean() for values in series.contributions.values()] == pytest.approx([0.5, 0.85])
+    (row,) = result_table(context).itertuples()
+    assert (row.seeds, row.finished, row.seeds_expected) == (2, 4, 4)
+    assert row.mean == pytest.approx(0.675)

@@ -10,7 +10,9 @@ from probmetric.config import Evaluation
 from probmetric.io import FileError
 from probmetric.metrics import ood_metrics, sparsification, spearman
 from probmetric.retrieval import retrieval_metrics
-from probmetric.runs.evaluate import ImageFacts, evaluate_run
+from probmetric.runs.evaluate import ImageFacts, evaluate_run, run_answers
+from probmetric.runs.folder import RunFolder
+from probmetric.runs.places import Places
 
 
 def write(folder, name, rows, labels, doubt, metadata=None, **extra):
@@ -290,3 +292,48 @@ def test_an_empty_set_of_strangers_is_left_out(run):
     assert metrics["ood/auroc"] == np.mean([metrics["ood/letters/auroc"], metrics["ood/symbols/auroc"]])
     write(folder, "ood", rows[:0], np.full(0, -1), outside[:0], metadata, source=source[:0])
     assert not any(name.startswith("ood/") for name in evaluate_run(folder, Evaluation(ks=(1,)))[0])
+
+
+def test_test_images_that_nothing_answers_are_strangers(run):
+    folder, data, _, _ = run
+    rows, labels, doubt = data["test"]
+    labels = np.where(np.arange(40) < 6, 100 + np.arange(40), labels)  # six people of one image
+    write(folder, "test", rows, labels, doubt)
+    metrics, curves = evaluate_run(folder)
+    alone = np.arange(40) < 6
+    assert metrics["ood/unanswerable/auroc"] == pytest.approx(roc_auc_score(alone, doubt.astype(np.float32)), abs=1e-12)
+    assert metrics["ood/unanswerable/base_rate"] == pytest.approx(6 / 40)
+    cosines = rows.astype(np.float32).astype(np.float64) @ rows.astype(np.float32).astype(np.float64).T
+    np.fill_diagonal(cosines, -np.inf)
+    assert metrics["ood/unanswerable/auroc_cosine"] == pytest.approx(roc_auc_score(alone, -cosines.max(axis=1)))
+    assert "ood/unanswerable/auroc" in curves["unit_errors"]
+    write(folder, "test", rows, data["test"][1], doubt)
+    assert not any(name.startswith("ood/unanswerable") for name in evaluate_run(folder)[0])
+
+
+def test_answers_along_walks_can_be_trusted_and_certified(run):
+    """Queries are frames 5, 10 and 15 of two walks; right is a frame of the same walk within three."""
+    folder, data, _, _ = run
+    rows, _, doubt = data["test"]
+    frame = np.tile(np.arange(20), 2)
+    sequence = np.repeat(np.array(["a", "b"], dtype=object), 20)
+    role = np.where(frame % 5 == 0, "query", np.where(np.isin(frame % 5, (2, 3)), "database", ""))
+    rows = rows.copy()
+    rows[5], rows[25] = rows[7], rows[7]  # of the first walk right, of the second wrong
+    write(folder, "test", rows, np.repeat([0, 1], 20), doubt)
+    facts = ImageFacts(places=Places.in_manifest({"sequence": sequence, "frame": frame, "role": role}))
+    metrics, _ = evaluate_run(folder, Evaluation(ks=(1, 2)), facts)
+    answers = run_answers(RunFolder(folder), (1, 2), facts)
+    asked, searched = np.flatnonzero(role == "query"), np.flatnonzero(role == "database")
+    nearest = searched[(rows[asked] @ rows[searched].T).argmax(axis=1)]
+    right = (sequence[nearest] == sequence[asked]) & (np.abs(frame[nearest] - frame[asked]) <= 3)
+    np.testing.assert_array_equal(answers["test"].right, right)
+    assert right[1]
+    assert not right[5]
+    assert metrics["retrieval/recall_at_1"] == pytest.approx(right.mean())
+    np.testing.assert_array_equal(answers["test"].match.indices[:, 0], nearest)
+    np.testing.assert_array_equal(answers["test"].label, np.repeat([0, 1], 4))
+    assert len(answers["ood/symbols"].own) == 15
+    if 0 < right.sum() < len(right):
+        expected = roc_auc_score(~right, -(rows[asked] @ rows[searched].T).max(axis=1))
+        assert metrics["sparsification/error_auroc_cosine"] == pytest.approx(expected, abs=1e-6)

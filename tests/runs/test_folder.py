@@ -44,12 +44,6 @@ def test_the_names_of_a_runs_files_are_those_of_the_guide(run):
     assert RunFolder.named("digits/mine/seed0", run.path).path == run.path / "digits/mine/seed0"
 
 
-def test_a_run_of_earlier_code_has_another_key():
-    now, earlier = RunFolder("digits/mine/seed0"), RunFolder("digits/mine/seed0", "0.1.0-ab")
-    assert (now.key.run, now.key.made) == ("digits/mine/seed0", "")
-    assert (earlier.key.run, earlier.key.made) == ("digits/mine/seed0", "0.1.0-ab")
-
-
 def test_training_is_read_back(run):
     selected, last = {"encoder.x": np.ones(2)}, {"encoder.x": np.zeros(2)}
     history = [{"epoch": 0, "seconds": 9.0}, {"epoch": 1, "seconds": 1.0, "val": 0.5}, {"epoch": 2, "seconds": 2.0}]

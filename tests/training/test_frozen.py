@@ -20,7 +20,7 @@ from probmetric.io import tensors_digest
 from probmetric.launch import ALONE
 from probmetric.losses import create_loss
 from probmetric.models import Encoder, create_encoder
-from probmetric.models._wrapped import HeadOnly, wrapped
+from probmetric.models._wrapped import HeadOnly, input_of, rest_of, wrapped
 from probmetric.registry import UnknownNameError
 from probmetric.retrieval import retrieval_metrics
 from probmetric.runs.embed import embed_splits, fit_posterior
@@ -299,8 +299,8 @@ def test_embeddings_on_shared_features_are_those_of_the_images(
     written = []
     for shared in (True, False):
         if not shared:
-            for module in ("probmetric.runs.embed.keeps_trunk", "probmetric.training.features.keeps_trunk"):
-                monkeypatch.setattr(module, lambda *_: False)
+            for module in ("probmetric.runs.embed.shared", "probmetric.training.features.shared"):
+                monkeypatch.setattr(module, lambda *_: None)
         if run.fits_posterior:
             fit_posterior(run)
         before = {file: file.stat().st_mtime_ns for file in FEATURES.rglob("*.safetensors")}
@@ -326,3 +326,37 @@ def test_parts_that_want_no_gradient_keep_their_statistics() -> None:
 def test_a_frozen_trunk_and_a_first_trained_part_are_two_wishes() -> None:
     with pytest.raises(ValidationError, match="give one of the two"):
         Training(freeze="trunk", train_from="blocks.5")
+
+
+@pytest.mark.parametrize(("tag", "part"), [("test_efficientnet", "blocks.2"), ("test_resnet", "layer3")])
+def test_a_network_goes_on_from_the_input_of_a_part(tag: str, part: str) -> None:
+    encoder = create_encoder("timm", dim=4, in_channels=1, image_size=32, tag=tag).eval()
+    images = torch.randn(3, 1, 32, 32)
+    rest = rest_of(encoder, part, (1, 32))
+    activations, done = input_of(encoder, part, images)
+    assert rest is not None
+    assert done
+    torch.testing.assert_close(rest(activations), encoder(images))
+    assert {id(each) for each in rest.parameters()} < {id(each) for each in encoder.parameters()}
+
+
+def test_a_network_that_is_no_chain_is_not_cut() -> None:
+    """A transformer adds positions, which no module does."""
+    encoder = create_encoder("timm", dim=4, in_channels=3, image_size=160, tag="test_vit").eval()
+    assert rest_of(encoder, "blocks.2", (3, 160)) is None
+
+
+def test_a_run_that_trains_from_a_part_on_keeps_the_input_of_that_part(digits: Path, tmp_path: Path) -> None:
+    """Weights are those of the whole network's training to rounding; another loss reads the same file."""
+    network = {"backbone": {"name": "timm", "tag": "test_resnet"}, "augment": "none", "train_from": "layer3"}
+    network |= {"steps_per_epoch": 3, "epochs": 2, "learning_rate": 1e-4, "batch_norm": "frozen"}
+    folder = tmp_path / "features"
+    plain = trained(digits, tmp_path / "plain", **network)
+    kept = trained(digits, tmp_path / "kept", shared=folder, **network)
+    assert plain.keys() == kept.keys()
+    for name, tensor in plain.items():
+        torch.testing.assert_close(kept[name], tensor, rtol=1e-3, atol=1e-4, msg=name)
+    files = sorted(folder.rglob("*.safetensors"))
+    assert len(files) == 2
+    trained(digits, tmp_path / "again", shared=folder, loss="arcface", **network)
+    assert sorted(folder.rglob("*.safetensors")) == files

@@ -98,3 +98,18 @@ def test_starting_replaces_this_process(monkeypatch: pytest.MonkeyPatch, tmp_pat
     with pytest.raises(SystemExit):
         take_place(2, ["embed", "run", "--threads", "4"])
     assert calls[0][-4:] == ["embed", "run", "--threads", "4"]
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"RANK": "abc", "WORLD_SIZE": "2"},
+        {"RANK": "2", "WORLD_SIZE": "2"},
+        {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "0"},
+        {"RANK": "0", "WORLD_SIZE": "²"},
+        {"SLURM_PROCID": "", "SLURM_STEP_NUM_TASKS": "2"},
+    ],
+)
+def test_an_environment_that_names_no_place_is_said_in_a_sentence(environment):
+    with pytest.raises(ConfigError, match="no place among processes"):
+        place_of(environment, 2)

@@ -7,13 +7,14 @@ import sys
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from probmetric import trust
 from probmetric.io import FileError, signed, write_json
 from probmetric.trust.certificates import Certificate, CertificateError, class_importance
 from probmetric.trust.copies import burst_sentence, copies_of, copy_groups, distinct
 from probmetric.trust.deployed import calibration_answers, certify_record
-from probmetric.trust.spot_checks import checks_needed, spot_checks
+from probmetric.trust.spot_checks import checks_needed, running_evidence, spot_checks
 
 N = 300
 DOUBT = np.random.default_rng(0).random(N)
@@ -354,25 +355,46 @@ def test_an_alarm_of_groups_names_the_query():
 
 def test_spot_checks_alarm_as_seldom_as_promised_and_as_soon_as_can_be():
     generator = np.random.default_rng(15)
-    clean = [spot_checks(generator.random(2000) < 0.1, risk=0.1).alarm is not None for _ in range(400)]
+    clean = [spot_checks(generator.random(1500) < 0.1, risk=0.1).alarm is not None for _ in range(400)]
     assert np.mean(clean) <= at_most(0.01, 400)
-    for risk, factor, most in ((0.2, 1.5, 260), (0.05, 3.0, 100), (0.2, 2.0, 80)):
-        runs = [spot_checks(generator.random(2000) < factor * risk, risk=risk).alarm or 2001 for _ in range(100)]
-        assert np.median(runs) <= most
-        assert np.median(runs) > 0.6 * checks_needed(factor * risk, risk=risk)
+    for risk, factor, beyond in ((0.05, 1.5, 1.3), (0.2, 1.5, 1.3), (0.1, 2.0, 1.9), (0.05, 3.0, 1.9)):
+        runs = [spot_checks(generator.random(1500) < factor * risk, risk=risk).alarm or 1501 for _ in range(100)]
+        bound = checks_needed(factor * risk, risk=risk)
+        assert 0.9 * bound < np.median(runs) <= beyond * bound
     assert checks_needed(0.05, risk=0.05) == np.inf
 
 
-def test_the_evidence_of_spot_checks_is_the_mean_of_products():
-    wrong = np.array([1, 0, 0, 1, 1.0])
-    products = [
-        np.prod([(1.0 + (q - 0.1) / (0.1 * 0.9) * (w - 0.1)) for w in wrong[:n]])
-        for n in (1, 2, 3, 4, 5)
-        for q in (0.125, 0.15, 0.2, 0.3, 0.5)
-    ]
-    expected = 0.01 * np.reshape(products, (5, 5)).mean(axis=1)
-    assert spot_checks(wrong, risk=0.1).evidence == pytest.approx(expected.max())
-    assert "3 of 5 checked answers are wrong; the promise may hold" in spot_checks(wrong, risk=0.1).text
+def test_no_test_needs_fewer_checks_than_the_best_of_one_size():
+    for risk in (0.05, 0.1, 0.2):
+        least = checks_needed(1.5 * risk, risk=risk)
+        for count in range(1, least):
+            errors = binom.isf(0.01, count, risk) + 1  # the fewest that are significant
+            assert binom.sf(errors - 1, count, 1.5 * risk) < 0.5
+    assert checks_needed(0.3, risk=0.2) == 99
+
+
+def test_the_evidence_of_spot_checks_has_mean_false_alarms():
+    # all sequences of ten checks: every martingale keeps its mean, whatever its horizon
+    total = 0.0
+    for number in range(2**10):
+        wrong = np.array([number >> place & 1 for place in range(10)], dtype=float)
+        chance = 0.3 ** wrong.sum() * 0.7 ** (10 - wrong.sum())
+        last = [spot_checks_evidence(wrong[:count]) for count in (1, 10)]
+        total += chance * np.array(last)
+    assert total == pytest.approx(np.array([0.01, 0.01]), rel=1e-9)
+    assert "1 of 3 checked answers are wrong; the promise may hold" in spot_checks([0, 1, 0], risk=0.3).text
+
+
+def spot_checks_evidence(wrong):
+    """The evidence at the last of the checks."""
+    return running_evidence(wrong, 0.3, 0.01)[-1]
+
+
+def test_checks_of_one_source_count_once():
+    wrong, sources = np.repeat([1, 0, 1, 1], 30), np.repeat(np.arange(4), 30)
+    assert spot_checks(wrong, risk=0.1).alarm is not None
+    report = spot_checks(wrong, risk=0.1, groups=sources)
+    assert (report.checks, report.errors, report.alarm) == (4, 3, None)
 
 
 def test_trust_imports_numpy_and_scipy_only_and_at_once():

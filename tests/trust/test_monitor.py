@@ -3,11 +3,12 @@ import pytest
 from scipy.ndimage import gaussian_filter
 from scipy.stats import beta, kstest
 
+from probmetric.cli import main
 from probmetric.data import load_columns, open_images
 from probmetric.data.views._base import stacked
 from probmetric.io import FileError
 from probmetric.trust.answers import asked_in
-from probmetric.trust.certificates import CertificateError
+from probmetric.trust.certificates import CertificateError, certify
 from probmetric.trust.deployed import deployed_p_right
 from probmetric.trust.drift import BETS, Monitor, logged_doubts, monitor
 
@@ -161,3 +162,39 @@ def test_bad_input_is_named():
         Monitor(np.arange(60.0), patience=0)
     with pytest.raises(ValueError, match="doubt of query 1 is nan"):
         Monitor(np.arange(60.0)).update(float("nan"))
+
+
+def written(path, rates, *, walk=20):
+    """A log of 1,000 answers in walks; every second was checked, and is wrong at these rates (1000,)."""
+    generator = np.random.default_rng(6)
+    doubts = np.repeat(generator.random(1000 // walk), walk)
+    rows = []
+    for number, (doubt, rate) in enumerate(zip(doubts, rates, strict=True)):
+        truth = "" if number % 2 else "ba"[int(generator.random() >= rate)]
+        rows += [f"{number},{1 - doubt:.4f},0,{rank},{'az'[rank - 1]},{truth},{number // walk}" for rank in (1, 2)]
+    rows.append("withheld,0.1,1,1,a,b,none")
+    path.write_text("\n".join(["image,p_right,withheld,rank,class_name,truth,walk", *rows]) + "\n")
+    return path
+
+
+def test_the_command_watches_errors_and_groups(tmp_path, capsys):
+    doubt = np.random.default_rng(7).random(800)
+    right = np.random.default_rng(8).random(800) >= 0.3 * doubt
+    certify(doubt, right, risk=0.1, reference=tuple(doubt.tolist())).save(tmp_path / "c.json")
+    log = written(tmp_path / "log.csv", np.full(1000, 0.05))
+    command = ["monitor", str(tmp_path / "c.json")]
+    assert main([*command, str(log), "--labelled"]) == 0
+    assert "of 500 checked answers are wrong; the promise may hold" in capsys.readouterr().out
+    worse = written(tmp_path / "worse.csv", np.full(1000, 0.3))
+    assert main([*command, str(worse), "--labelled", "truth"]) == 2
+    assert "alarm at check" in capsys.readouterr().out
+    assert main([*command, str(worse), "--labelled", "--group", "walk"]) == 0  # 50 walks
+    assert "of 50 checked answers are wrong" in capsys.readouterr().out
+    assert main([*command, str(log)]) == 2  # bursts
+    assert main([*command, str(log), "--group", "walk"]) == 0
+    assert main([*command, str(log), "--labelled", "p"]) == 2
+    assert "has no column 'p'" in capsys.readouterr().err
+    empty = tmp_path / "empty.csv"
+    empty.write_text("image,class_name,truth\n1,a,\n")
+    assert main([*command, str(empty), "--labelled"]) == 2
+    assert "no answer given has a class in the column 'truth'" in capsys.readouterr().err

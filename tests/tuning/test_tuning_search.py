@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,9 +62,14 @@ def searched(params, folder, fails=0.0, **changes) -> tuple[Search, Trainer]:
     return search, trainer
 
 
-def test_a_preset_is_refused_because_the_tuned_methods_could_not_have_it(params, tmp_path):
-    with pytest.raises(ConfigError, match="preset is no setting"):
-        searched(params, tmp_path, set={"preset": "tiny"})
+def test_tuned_methods_have_the_settings_of_the_preset_they_were_tuned_with(params, tmp_path):
+    search, _ = searched(params, tmp_path, set={"preset": "tiny", "training.epochs": 2})
+    made = report.tuned_methods(search, "try")["cosine-tuned-try"]["change"]
+    tiny = params.presets["tiny"].set
+    assert made["dim"] == tiny["dim"]
+    assert made["training.epochs"] == 2
+    assert "preset" not in made
+    assert not any(key.startswith("uncertainty.") for key in made)  # its uncertainty has none of these options
 
 
 def test_every_method_gets_the_same_number_of_runs_and_a_good_rate(params, tmp_path):
@@ -137,69 +143,6 @@ def test_a_failed_training_counts_against_the_budget(params, tmp_path):
     assert failed
     assert len(search.trials["cosine"]) == 16
     assert search.best("cosine").objective is not None
-
-
-HALVING = {"halving": {"epochs": 4, "keep": 3}, "set": {"training.epochs": 12}, "trials": 8}
-
-
-class Misleads(Trainer):
-    """A brief training likes rates below .02 too much: the best in full is another."""
-
-    def train(self, run: str) -> None:
-        super().train(run)
-        if "training.epochs=4" in run:
-            history = self.folder / run / "history.csv"
-            rate = float(run.partition("learning_rate=")[2].partition("/")[0].partition("+")[0])
-            history.write_text(f"epoch,val_metric\n0,{math.exp(-((math.log(rate / 0.01)) ** 2))}\n")
-
-
-def halved(params, folder, **changes) -> tuple[Search, Trainer]:
-    trainer = Misleads(folder)
-    search = Search(params, every_method(params), parse(Tuning, SPEC | HALVING | changes, "test.yaml"), results=folder)
-    search.run(trainer)
-    return search, trainer
-
-
-def test_halving_trains_the_first_and_the_best_trials_in_full_and_these_decide(params, tmp_path):
-    search, trainer = halved(params, tmp_path)
-    assert len([run for run in trainer.asked if "training.epochs=4" in run]) == 2 * 8
-    assert len([run for run in trainer.asked if "training.epochs=12" in run]) == 2 * 3
-    for trials in search.trials.values():
-        in_full = [trial.number for trial in trials if trial.final is not None]
-        best = sorted(trials[1:], key=lambda trial: trial.objective, reverse=True)[:2]
-        assert sorted(in_full) == sorted([0, *(trial.number for trial in best)])
-    tried = search.trials["cosine"]
-    assert search.best("cosine").final == max(trial.final for trial in tried if trial.final is not None)
-    assert search.best("cosine").number != max(tried, key=lambda trial: trial.objective).number
-    assert halved(params, tmp_path)[1].asked == []
-
-
-def test_halving_is_told_in_table_trials_and_budget(params, tmp_path):
-    search, _ = halved(params, tmp_path / "runs")
-    trials, table, _ = report.write_progress(search, "t", reports=tmp_path)
-    assert "Trials have 4 epochs; the first and the 2 best others were trained in full" in table.read_text()
-    assert f"| ProxyAnchor | 11 | 0 | {search.trials['proxy_anchor'][0].final:.4f} |" in table.read_text()
-    with trials.open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["method"] == "cosine"]
-    assert len([row for row in rows if row["final"]]) == 3
-    assert {len(row["runs"].split()) for row in rows if row["final"]} == {2}
-    assert report.tuned_methods(search, "t")["cosine-tuned-t"]["budget"] == 11
-    trained = [run for trial in search.trials["cosine"] for run in trial.runs]
-    assert sum("training.epochs=4" in run for run in trained) == 8
-    assert len(trained) == 11
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"halving": {"epochs": 12, "keep": 3}}, "a full training has 12 epochs; `halving` needs fewer for a trial"),
-        ({"halving": {"epochs": 4, "keep": 9}}, "keep is 9, but there are 8 trials"),
-        ({"ranges": {"training.epochs": {"choices": [4, 8]}}}, "cannot be searched where `halving` sets it"),
-    ],
-)
-def test_halving_that_halves_nothing_is_refused(params, tmp_path, changes, message):
-    with pytest.raises(ConfigError, match=message):
-        halved(params, tmp_path, **changes)
 
 
 def test_nothing_trainable_stops_the_search(params, tmp_path):
@@ -334,3 +277,24 @@ def test_the_plan_says_which_methods_were_tuned_and_what_they_are_versions_of(pa
 def test_a_wrong_study_stops_before_any_training(params, tmp_path, changes, message):
     with pytest.raises(ConfigError, match=message):
         searched(params, tmp_path, **changes)
+
+
+def test_a_search_is_cross_validated_over_classes_and_seeds(params, tmp_path):
+    search, trainer = searched(params, tmp_path, trials=2, batch=2, folds=3, seeds=[0, 1], methods=["cosine"])
+    (first, _) = search.trials["cosine"]
+    assert [run.partition("/")[0] for run in first.runs] == ["glyphs"] * 2 + ["glyphs+fold1"] * 2 + ["glyphs+fold2"] * 2
+    assert search.spec.budget == 12 == len(trainer.asked)
+    assert report.tuned_methods(search, "t")["cosine-tuned-t"]["budget"] == 12
+    assert report.tuned_methods(search, "t")["cosine-tuned-t"]["tuned_on"] == "glyphs"
+
+
+def test_equal_seconds_stand_beside_equal_trials(params, tmp_path):
+    search, _ = searched(params, tmp_path / "runs", trials=4)
+    cheap, dear = search.trials["proxy_anchor"], search.trials["cosine"]
+    for trials, seconds in ((cheap, 2.0), (dear, 5.0)):
+        trials[:] = [dataclasses.replace(trial, seconds=seconds) for trial in trials]
+    table = report.table(search)
+    assert "no longer than all of the cheapest method's (8 s)" in table
+    assert report.best_within(dear, 8.0) == dear[0].objective
+    assert report.best_within(cheap, 8.0) == search.best("proxy_anchor").objective
+    assert report.best_within(dear, 1.0) == dear[0].objective, "one trial at least"

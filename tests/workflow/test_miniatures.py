@@ -62,7 +62,8 @@ def workspace(tmp_path_factory, new_workspace):
             if entry["source"] in miniatures.NAMES:
                 entry |= {"subset": True}
         params["ood"] = OOD
-        params.setdefault("presets", {})["miniature"] = PRESET
+        params["presets"]["miniature"] = PRESET
+        params["presets"]["tiny"]["set"]["training"] |= {"batch_size": 12, "images_per_class": 2, "steps_per_epoch": 2}
 
     workspace.edit_yaml("params.yaml", configure)
     (workspace.folder / "workflow/experiments/miniatures.yaml").write_text(json.dumps(EXPERIMENT))
@@ -130,8 +131,8 @@ def test_the_page_about_a_papers_table_says_what_works(workspace):
     page = (workspace.folder / "docs/examples/papers-table.md").read_text()
     blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 3
-    for line in "".join(blocks).replace("+small", "+miniature").replace("--cores all", "--cores 2").splitlines():
+    for line in "".join(blocks).replace("--cores all", "--cores 2").splitlines():
         printed = workspace.command(*line.split()).stdout
     assert "finished" in printed
     assert "missing" not in printed
-    assert (workspace.folder / "reports/pfml/table9@cars+miniature/index.html").exists()
+    assert (workspace.folder / "reports/pfml/table9@cars+tiny/index.html").exists()

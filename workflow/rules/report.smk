@@ -33,7 +33,7 @@ rule report:
         ),
         tex="reports/{experiment}/table.tex",
         runs="reports/{experiment}/runs.parquet",
-        means="reports/{experiment}/metrics.json",
+        means=directory("reports/{experiment}/metrics"),
         claims="reports/{experiment}/claims.csv",
         published="reports/{experiment}/published.csv",
         plots=directory("reports/{experiment}/plots"),

@@ -10,7 +10,8 @@ from probmetric.io import FileError
 from probmetric.runs import steps
 from probmetric.trust import drift
 from probmetric.trust.certificates import Certificate
-from probmetric.trust.drift import logged_doubts
+from probmetric.trust.drift import logged_checks, logged_doubts, logged_rows
+from probmetric.trust.spot_checks import spot_checks
 
 
 def certificate(options: argparse.Namespace) -> None:
@@ -24,11 +25,26 @@ def certificate(options: argparse.Namespace) -> None:
 
 def monitor(options: argparse.Namespace) -> None:
     """Run `probmetric monitor`."""
-    reference = Certificate.load(options.certificate).reference
+    certificate = Certificate.load(options.certificate)
+    rows = logged_rows(options.log, options.group) if options.group else []
+    groups = np.array([row[options.group] for row in rows]) if options.group else None
+    if options.labelled:
+        checked, wrong = logged_checks(options.log, options.labelled)
+        sources = None if groups is None else groups[checked]
+        checks = spot_checks(wrong, risk=certificate.risk, false_alarms=options.false_alarms, groups=sources)
+        print(checks.text)
+        if checks.alarm:
+            raise FileError(
+                f"the certificate has expired: more than {certificate.risk:g} of the answers given are wrong. Look at "
+                "them (other queries, another gallery, wrong labels?) and certify again with labelled queries of now."
+            )
+        return
     doubts = logged_doubts(options.log, options.column)
+    order = np.arange(len(doubts))
     if options.unordered:  # a folder lists its images class by class, which is no order that calibration has
-        doubts = np.random.default_rng(0).permutation(doubts)
-    report = drift.monitor(reference, doubts, patience=options.patience)
+        order = np.random.default_rng(0).permutation(len(doubts))
+    sources = None if groups is None else groups[order]
+    report = drift.monitor(certificate.reference, doubts[order], patience=options.patience, groups=sources)
     print(report.text)
     if report.alarm:
         raise FileError(

@@ -45,7 +45,22 @@ def declare_data(add: Add) -> None:
     )
     command.add_argument("--name", help="what dataset and experiment are called")
     command.add_argument("--split", choices=["by_class", "by_image", "by_group"], default="", help="default: by number")
+    command.add_argument("--path-column", default="", help="column of a table that names the files (default: path)")
+    command.add_argument("--label-column", default="", help="column of a table that names the classes (default: label)")
+    extent = command.add_mutually_exclusive_group()
+    extent.add_argument(
+        "--quick", dest="extent", action="store_const", const="quick", help="frozen features and what is fitted to them"
+    )
+    extent.add_argument("--full", dest="extent", action="store_const", const="full", help="fine-tune with three seeds")
+    command.add_argument("--scratch", action="store_true", help="train a small net from scratch, too")
+    command.add_argument(
+        "--network", default="", metavar="TAG", help="pretrained network of timm (default: tf_efficientnet_lite0.in1k)"
+    )
+    command.set_defaults(extent="usual")
     add_on_error(command)
+
+    command = add("recommend", "data:recommend", "say which method of an experiment on your own data to deploy")
+    command.add_argument("experiment", help="its name, as given to init")
 
 
 def _declare_data(data: argparse.ArgumentParser) -> None:
@@ -191,6 +206,9 @@ def _declare_asking(add: Add) -> None:
         "--any-image", action="store_true", help="also answer images that look like none of the gallery"
     )
     command.add_argument("--csv", action="store_true", help="one row per match, for programs")
+    command.add_argument(
+        "--explain", type=Path, metavar="FOLDER", help="draw which regions make each image match its nearest, there"
+    )
     _add_columns(command)
     _add_plugin(command)
 
@@ -220,7 +238,11 @@ def _declare_certificates(add: Add) -> None:
         "calibration", type=Path, nargs="?", help="one folder per class with images that are not in the gallery"
     )
     add_promise(command)
-    command.add_argument("--score", default="", help="what decides (default: P(right))")
+    command.add_argument("--score", default="", help="what decides (default: P(right)); a,b: the pilot chooses")
+    command.add_argument(
+        "--tries", type=whole(0, 1000), default=0, help="scores to be tried one after the other: each pays (default: 1)"
+    )
+    command.add_argument("--shares", type=Path, help="CSV with class and share: how often deployment asks about each")
     _add_columns(command)
     _add_plugin(command)
     command = add("migrate", "vectors:migrate_gallery", "map a gallery's vectors to the space of a new model")
@@ -254,6 +276,21 @@ def _declare_certificates(add: Add) -> None:
     )
     command.add_argument(
         "--patience", type=float, default=100_000, help="clean queries to a false alarm, on average at least"
+    )
+    command.add_argument(
+        "--group",
+        default="",
+        help="column of what queries come from together (a walk, a burst): the first of each counts",
+    )
+    command.add_argument(
+        "--labelled",
+        nargs="?",
+        const="truth",
+        metavar="COLUMN",
+        help="watch errors, not doubts: column of true classes, empty where nobody looked (default: truth)",
+    )
+    command.add_argument(
+        "--false-alarms", type=float, default=0.01, help="of --labelled: chance of ever a false alarm (default: 0.01)"
     )
 
 

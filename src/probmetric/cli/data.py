@@ -16,6 +16,7 @@ from probmetric.io import FileError, write_text
 from probmetric.io.folders import check_new_file
 from probmetric.planning import declared, own_data
 from probmetric.planning.plans import DataPlan
+from probmetric.planning.recommended import recommendation
 from probmetric.planning.template import start
 from probmetric.runs.names import LabelNoise, split_data_name
 
@@ -90,4 +91,22 @@ def init(options: argparse.Namespace) -> None:
         print("Next: snakemake --cores all --config experiments=smoke, or probmetric init photos/ --name shop")
         return
     params()
-    print(own_data.init(options.data, options.name, split=options.split, options={"on_error": options.on_error}))
+    columns = {"path_column": options.path_column, "label_column": options.label_column}
+    print(
+        own_data.init(
+            own_data.Wish(
+                options.data,
+                options.name,
+                split=options.split,
+                options={"on_error": options.on_error, **columns},
+                extent=options.extent,
+                scratch=options.scratch,
+                network=options.network or own_data.NETWORK,
+            )
+        )
+    )
+
+
+def recommend(options: argparse.Namespace) -> None:
+    """`probmetric recommend`."""
+    print(recommendation(params(), options.experiment))

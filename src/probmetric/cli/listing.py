@@ -36,11 +36,11 @@ def listing(kinds: str, name: str | None = None) -> str:
 
 
 def _metrics() -> dict[str, str]:
-    found = {f"{group}/{metric.name}": metric.definition for metric in METRICS for group in metric.groups}
+    definitions = {f"{group}/{metric.name}": metric.definition for metric in METRICS for group in metric.groups}
     for name, entry in OWN_METRICS.foreign_entries().items():
         full = f"{entry.constants['group']}/{name}"
-        found[full] = f"{entry.doc} [{direction(full)}]"
-    return found
+        definitions[full] = f"{entry.doc} [{direction(full)}]"
+    return definitions
 
 
 def _about(kind: str, name: str) -> str:
@@ -55,11 +55,11 @@ def _about(kind: str, name: str) -> str:
 
 
 def _about_metric(name: str) -> str:
-    found = find(name)
-    lines = [f"metric {name}", f"  {heading(name)}", f"  {found.definition}", f"  better: {found.direction}"]
-    lines += [f"  unit: {found.unit}"] if found.unit else []
-    lines += [f"  source: {found.source}"] if found.source else []
-    return "\n".join([*lines, f"  computed in {found.computed}"])
+    record = find(name)
+    lines = [f"metric {name}", f"  {heading(name)}", f"  {record.definition}", f"  better: {record.direction}"]
+    lines += [f"  unit: {record.unit}"] if record.unit else []
+    lines += [f"  source: {record.source}"] if record.source else []
+    return "\n".join([*lines, f"  computed in {record.computed}"])
 
 
 def _option(option: Option) -> str:

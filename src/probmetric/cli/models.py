@@ -105,6 +105,10 @@ def search(options: argparse.Namespace) -> None:
     gallery = Gallery.open(places[0]) if stored else serving.run_gallery(model, options.model, options.splits)
     rules = {name: getattr(options, name) for name in ("risk", "confidence", "withhold", "strangers", "any_image")}
     answers = model.search(gallery, images, k=options.k, **rules)
+    if options.explain:
+        from probmetric.serving.why import explain
+
+        explain(model, answers, options.explain)
     said = as_csv(answers).rstrip() if options.csv else as_text(answers)
     print(said if options.csv and not sys.stdout.isatty() else harmless(said))  # a program gets the names as they are
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,7 +22,7 @@ from probmetric.config.components import (
     UncertaintyChoice,
     ViewChoice,
 )
-from probmetric.config.settings import DEFAULT_BACKBONE, DEFAULT_UNCERTAINTY, Evaluation, Training
+from probmetric.config.settings import DEFAULT_BACKBONE, DEFAULT_UNCERTAINTY, Dim, Evaluation, Training
 from probmetric.data.sources import REGISTRY as DATASETS
 from probmetric.io import FileError
 from probmetric.io.folders import check_apart
@@ -41,7 +42,9 @@ class DataSource(Strict):
     model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
 
     source: str = Field(description="name of a source: a file in src/probmetric/data/sources, or of a plugin")
-    raw: str | None = Field(None, description="folder with the archives, if it is not `data.raw`")
+    raw: str | None = Field(
+        None, description="folder with the archives, if it is not `data.raw`; `~` and `$NAME` are expanded"
+    )
     options: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -78,9 +81,8 @@ class DataFolders(Strict):
     @model_validator(mode="after")
     def _apart(self) -> DataFolders:
         made: dict[str, str | Path] = {"data.prepared": self.prepared, "results": RESULTS, "state": "state"}
-        raw = {"data.raw": self.raw} | {
-            f"data.on_request.{name}.raw": entry.raw for name, entry in self.on_request.items() if entry.raw
-        }
+        raw: dict[str, str | Path] = {"data.raw": self.raw}
+        raw |= {f"data.on_request.{name}.raw": self.raw_of(entry) for name, entry in self.on_request.items()}
         try:
             check_apart(made)
             for name, place in raw.items():
@@ -88,6 +90,10 @@ class DataFolders(Strict):
         except FileError as error:
             raise ValueError(str(error)) from None
         return self
+
+    def raw_of(self, source: DataSource) -> Path:
+        """Return where the raw files of `source` lie, with `~` and `$NAME` expanded."""
+        return Path(os.path.expandvars(source.raw or self.raw)).expanduser()
 
     @field_validator("options")
     @classmethod
@@ -144,7 +150,7 @@ class Defaults(Strict):
     """Settings every method starts from."""
 
     backbone: BackboneChoice = DEFAULT_BACKBONE
-    dim: int = Field(64, ge=2)
+    dim: Dim = 64
     pretrained: str | bool | None = None
     view: ViewChoice | None = Field(
         None, description="how images become the network's input; unset: the dataset's own view"
@@ -204,7 +210,7 @@ class Method(Strict):
     objective: ObjectiveChoice | None = None
     uncertainty: UncertaintyChoice = DEFAULT_UNCERTAINTY
     backbone: BackboneChoice | None = None
-    dim: int | None = Field(None, ge=2)
+    dim: Dim | None = None
     pretrained: str | bool | None = Field(
         None, description="a weight file, or true for the weights the backbone publishes itself"
     )
@@ -234,6 +240,11 @@ class Method(Strict):
         written += [key for key in ("base", "uncertainty", "fidelity") if key in self.model_fields_set]
         if self.like and written:
             raise ValueError(f"with `like: {self.like}` write what differs into `change`, not as {', '.join(written)}")
+        if self.dim not in (None, "features") and self.backbone and not self.backbone.has_head:
+            raise ValueError(
+                f"dim is {self.dim}, but backbone {self.backbone.name!r} has no head with these options, so that its "
+                "features are the embedding; remove dim, or the option head: none"
+            )
         if self.objective and not self.loss:
             raise ValueError(f"objective {self.objective.name!r} wraps the method's loss; set `loss` too")
         return self
@@ -277,6 +288,12 @@ class Grid(Strict):
     datasets: tuple[str, ...] = Field(min_length=1)
     methods: tuple[str, ...] = Field(min_length=1)
     noise: tuple[Rate, ...] = (0.0,)
+    splits: int = Field(
+        1,
+        ge=1,
+        le=100,
+        description="into how many different training and test classes the classes are split, each with every seed",
+    )
     seeds: Seeds = Field((0, 1, 2), min_length=1)
     set: dict[str, Annotated[tuple[Any, ...], BeforeValidator(_as_list)]] = Field(
         {}, description="overrides by dotted key (training.epochs, loss.scale, dim): each value or list of values"
@@ -292,6 +309,12 @@ class Experiment(Strict):
     methods: dict[str, Method] = Field(default_factory=dict)
     metrics: tuple[str, ...] = ("retrieval/recall_at_1", "retrieval/map_at_r")
     figures: tuple[str, ...] = ("metric_per_method", "learning_curves")
+    plan: str = Field(
+        "",
+        pattern="^([0-9a-f]{12})?$",
+        description="digest of the plan as it was committed before any test result existed: reports print it and say "
+        "whether it is still the plan; write twelve zeros, and `snakemake -n` says what it is",
+    )
 
 
 class Params(Strict):
@@ -355,15 +378,6 @@ def _require(names: Iterable[str], declared: Iterable[str], where: str) -> None:
             raise ValueError(f"{where}: {name!r} is not declared. {nearest(name, declared)}")
 
 
-class Halving(Strict):
-    """Successive halving (Jamieson and Talwalkar 2016) with two rungs: all trials briefly, the best of them in full."""
-
-    epochs: int = Field(ge=1, description="`training.epochs` of every trial; less than what is trained in full")
-    keep: int = Field(
-        ge=2, description="trials of a method that are trained in full: the first, with its own settings, and the best"
-    )
-
-
 class Tuning(Strict):
     """A search that gives every method the same number of training runs, judged on validation data only."""
 
@@ -376,8 +390,10 @@ class Tuning(Strict):
     startup_trials: int = Field(6, ge=1, description="trials drawn at random before the search learns from results")
     batch: int = Field(4, ge=1, description="trials of a method chosen, and trained, at once")
     seeds: tuple[Seed, ...] = Field((0,), min_length=1, description="runs per trial; their mean is the objective")
+    folds: int = Field(
+        1, ge=1, le=20, description="choices of validation classes a trial is run on: cross-validation over classes"
+    )
     search_seed: Seed = 0
-    halving: Halving | None = Field(None, description="few epochs for every trial, all for the best")
     set: dict[str, Any] = Field(default_factory=dict, description="overrides all trials share, such as training.epochs")
     ranges: dict[str, SearchRange] = Field(
         default_factory=dict, description="settings searched for every method, besides the method's own `search`"
@@ -406,11 +422,9 @@ class Tuning(Strict):
             raise ValueError(
                 f"studies: {wrong[0]!r} does not begin with tuned-, and would replace an experiment of yours"
             )
-        if self.halving and self.halving.keep > self.trials:
-            raise ValueError(f"halving: keep is {self.halving.keep}, but there are {self.trials} trials")
         return self
 
     @property
     def budget(self) -> int:
-        """Training runs spent on each method, brief ones included."""
-        return (self.trials + (self.halving.keep if self.halving else 0)) * len(self.seeds)
+        """Training runs spent on each method."""
+        return self.trials * len(self.seeds) * self.folds

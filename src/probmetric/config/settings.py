@@ -25,6 +25,12 @@ Epochs = Annotated[int, Field(ge=0, le=10**6)]
 Some = Annotated[int, Field(ge=1, le=10**6)]
 
 
+Dim = Annotated[
+    Annotated[int, Field(ge=2)] | Literal["features"],
+    Field(description="size of the embedding; features: as many as the network has before its head"),
+]
+
+
 class LearningRates(Strict):
     """Learning rates of the parts of an encoder; a part without one has `training.learning_rate`."""
 
@@ -124,7 +130,7 @@ class EncoderSettings(Strict):
     loss: LossChoice | None = None
     objective: ObjectiveChoice | None = None
     backbone: BackboneChoice = DEFAULT_BACKBONE
-    dim: int = Field(64, ge=2)
+    dim: Dim = 64
     pretrained: str | bool | None = None
     view: ViewChoice | None = None
     training: Training = Training()

@@ -1,7 +1,8 @@
 """Datasets: from archives and generators to prepared folders, and from there to batches.
 
 A dataset is a file in `sources/`. `prepare_dataset` turns it into a folder (manifest.parquet, images.bin,
-summary.json, digest) that everything else reads; `add_noise` derives a folder with noisy training labels;
+summary.json, digest) that everything else reads; `add_noise` derives a folder with noisy training labels,
+`split_classes` one with other training and test classes;
 `doctor` checks one. Importing this package loads neither PyTorch nor pandas: names are imported when used.
 """
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from probmetric.data.prepare import prepare_dataset
     from probmetric.data.status import dataset_status, format_status
     from probmetric.data.store import ImageStore, open_images
+    from probmetric.data.variants import split_classes
 
 __all__ = [
     "DataError",
@@ -34,6 +36,7 @@ __all__ = [
     "load_metadata",
     "open_images",
     "prepare_dataset",
+    "split_classes",
     "verify_digest",
 ]
 
@@ -44,6 +47,7 @@ _HOME = {
     **dict.fromkeys(("ImageStore", "open_images"), "store"),
     "doctor": "checks",
     "prepare_dataset": "prepare",
+    "split_classes": "variants",
 }
 
 __getattr__ = exported(__name__, _HOME)

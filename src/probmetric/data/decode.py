@@ -57,6 +57,8 @@ TURNS = {
     2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_270", 7: "TRANSVERSE",
     8: "ROTATE_90",
 }  # fmt: skip
+WIDEST = 65535
+STRETCHED = "scaled from each image's smallest value to its largest"
 CONVERT = "convert it to JPEG or PNG"
 JPEG, END = b"\xff\xd8\xff", b"\xff\xd9"
 
@@ -172,7 +174,7 @@ def _not_read(data: bytes, name: str) -> str:
     kind = Path(name).suffix.lower()
     if not data:
         return "is empty; get the dataset again"
-    if kind in NEEDED:
+    if kind in NEEDED and NEEDED[kind][0] not in _formats():
         return f"cannot be read; {NEEDED[kind][1]}, or {CONVERT}"
     if kind in UNREAD_KINDS:
         return f"is of a kind that is not read ({kind}); {CONVERT}"
@@ -235,14 +237,15 @@ def _plain(image: Image.Image, mode: Mode) -> tuple[Image.Image, tuple[str, ...]
     from PIL import Image
 
     kind = image.mode
-    if kind == "F":
-        values, remark = _floats(np.asarray(image))
+    if kind == "F" or kind.startswith("I"):
+        values, remark = (_floats if kind == "F" else _wide)(np.asarray(image))
+        key = image.info.get("transparency")
+        if isinstance(key, int):
+            values[np.asarray(image) == key] = 255
+            remark = f"{remark}, transparency laid on white"
         return Image.fromarray(values).convert(mode), (remark,)
-    if kind.startswith("I"):
-        values = np.asarray(image).astype(np.float64)
-        top = 65535.0 if values.max(initial=0.0) > 255 or kind.startswith("I;16") else 255.0
-        grey = Image.fromarray(np.rint(np.clip(values / top, 0, 1) * 255).astype(np.uint8))
-        return grey.convert(mode), ("16 bits per channel scaled to 8",)
+    if kind == "LAB":
+        image = image.convert("RGB")
     if kind == mode and "transparency" not in image.info:
         return image, ()
     if kind in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
@@ -258,6 +261,23 @@ def _plain(image: Image.Image, mode: Mode) -> tuple[Image.Image, tuple[str, ...]
     return image.convert(mode), (names.get(kind, f"{kind} converted to {mode}"),)
 
 
+def _wide(values: np.ndarray) -> tuple[np.ndarray, str]:
+    """Return whole numbers of more than 8 bits (H, W) as 8 bits, and what had to be decided."""
+    low, high = int(values.min()), int(values.max())
+    if low < 0 or high > WIDEST:
+        return _stretched(values, low, high), f"whole numbers beyond 16 bits, {STRETCHED}"
+    if high <= 255 and values.dtype.itemsize > 2:
+        return values.astype(np.uint8), "32 bits per channel, 0 to 255, cut to 8"
+    dark = "" if high > WIDEST // 16 else "; nearly black: if these are 12-bit data, scale them yourself"
+    return _stretched(values, 0, WIDEST), f"16 bits per channel scaled to 8{dark}"
+
+
+def _stretched(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Return values (H, W) as 8 bits, `low` as 0 and `high` as 255."""
+    scaled = (values.astype(np.float64) - low) / ((high - low) or 1.0)
+    return np.rint(255 * scaled).astype(np.uint8)
+
+
 def _floats(values: np.ndarray) -> tuple[np.ndarray, str]:
     """Return floating-point values (H, W) as 8 bits, and what had to be decided."""
     numbers = np.isfinite(values)
@@ -267,13 +287,10 @@ def _floats(values: np.ndarray) -> tuple[np.ndarray, str]:
         )
     low, high = float(values.min()), float(values.max())
     if low >= 0 and high <= 1:
-        low, high, remark = 0.0, 1.0, "floating point, 0 to 1, scaled to 8 bits"
-    elif low >= 0 and high <= 255:
-        low, high, remark = 0.0, 255.0, "floating point, 0 to 255, rounded to 8 bits"
-    else:
-        remark = "floating point beyond 0 to 255, scaled from each image's smallest value to its largest"
-    scaled = (values.astype(np.float64) - low) / ((high - low) or 1.0)
-    return np.rint(255 * scaled).astype(np.uint8), remark
+        return _stretched(values, 0.0, 1.0), "floating point, 0 to 1, scaled to 8 bits"
+    if low >= 0 and high <= 255:
+        return _stretched(values, 0.0, 255.0), "floating point, 0 to 255, rounded to 8 bits"
+    return _stretched(values, low, high), f"floating point beyond 0 to 255, {STRETCHED}"
 
 
 def _reduced(image: Image.Image, shorter_side: int) -> Image.Image:

@@ -8,29 +8,14 @@ one image. Validation and test labels never change.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
 
-from probmetric.data.manifest import (
-    IMAGES,
-    MANIFEST,
-    SUMMARY,
-    OptionError,
-    read_digest,
-    read_summary,
-    read_table,
-    values_of,
-    verify_digest,
-    write_digest,
-    write_manifest,
-)
-from probmetric.data.prepare import PREPARED
+from probmetric.data.manifest import OptionError, read_table, values_of, verify_digest
 from probmetric.data.store import ImageStore
-from probmetric.io import write_json
-from probmetric.io.folders import new_folder
+from probmetric.data.variants import write_variant
 from probmetric.registry import nearest
 
 Kind = Literal["uniform", "nearest"]
@@ -104,7 +89,6 @@ def add_noise(
     """
     prepared_folder, output_folder = Path(prepared_folder), Path(output_folder)
     verify_digest(prepared_folder)
-    digest = read_digest(prepared_folder)
     table, metadata = read_table(prepared_folder)
     if "noise" in metadata:
         raise OptionError(f"{prepared_folder} already has noisy labels; start from the clean dataset.")
@@ -114,17 +98,7 @@ def add_noise(
     noisy = inject_label_noise(clean, split, rate=rate, seed=seed, kind=kind, neighbours=neighbours)
     realised = float((noisy != clean)[split == "train"].mean())
     noise = {"kind": kind, "rate": rate, "seed": seed, "realised_rate": realised}
-    owner = Path(os.path.relpath(prepared_folder.resolve(), output_folder.resolve())).as_posix()
-    with new_folder(output_folder, PREPARED, [prepared_folder]) as folder:
-        write_manifest(
-            folder / MANIFEST,
-            {**columns, "label": noisy, "clean_label": clean},
-            {**metadata, "images": owner, "noise": noise},
-        )
-        summary = read_summary(prepared_folder, "prepare the clean dataset again")
-        write_json(folder / SUMMARY, {**summary, "noise": noise})
-        images = f"{owner}/{IMAGES}"
-        write_digest(folder, [MANIFEST, images], {images: digest[IMAGES]})
+    write_variant(prepared_folder, output_folder, {"label": noisy, "clean_label": clean}, {"noise": noise})
     return realised
 
 

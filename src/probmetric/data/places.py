@@ -1,4 +1,8 @@
-"""Place recognition: which database images show the place of a query, by distance on the ground."""
+"""Place recognition: which database images show the place of a query.
+
+By distance on the ground where manifests say where images were taken (`COLUMNS`), else by frames of a walk (`WALKS`):
+frames of one walk at most `FRAMES` apart show one place.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,22 @@ import numpy as np
 Subtask = Literal["all", "day_to_night", "night_to_day"]
 COLUMNS = ("city", "easting", "northing", "role", "night")
 SEQUENCE = "sequence"
-TRAIN_RADIUS, RADIUS = 10.0, 25.0
+WALKS = (SEQUENCE, "frame", "role")
+TRAIN_RADIUS, RADIUS, FRAMES = 10.0, 25.0, 3
+
+
+def located(columns: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], float] | None:
+    """Return the columns `COLUMNS` of a manifest's (N,) and the radius within which an image answers; None without.
+
+    Frames of a walk lie on a line, a unit apart, each walk in a city of its own.
+    """
+    if set(COLUMNS) <= columns.keys():
+        return {name: columns[name] for name in COLUMNS}, RADIUS
+    if not set(WALKS) <= columns.keys():
+        return None
+    line, never = columns["frame"].astype(np.float64), np.zeros(len(columns["role"]), dtype=bool)
+    walks = {"city": columns["sequence"], "easting": line, "northing": np.zeros_like(line), "role": columns["role"]}
+    return walks | {"night": never}, float(FRAMES)
 
 
 def matched(queries: np.ndarray, database: np.ndarray, radius: float) -> np.ndarray:

@@ -36,7 +36,7 @@ def hold_out_classes(classes: np.ndarray, fraction: float, rng: np.random.Genera
 def stratified_splits(
     labels: np.ndarray, test_fraction: float, val_fraction: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """`train`, `val` or `test` of every image (N,), each class shared out alike; validation is taken from the rest."""
+    """Assign each image (N,) to `train`, `val` or `test`, each class shared out alike; val is taken from the rest."""
     split = np.full(len(labels), "train", dtype="<U5")
     test = hold_out_images(labels, test_fraction, rng)
     rest = np.flatnonzero(~test)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,6 +111,15 @@ def around(loc: Tensor, gap: Tensor, generator: torch.Generator | None) -> Tenso
     return _placed(loc, gap, _across(loc, gap.shape, generator)[0])
 
 
+def drawn(draw: Callable[..., Tensor], shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Draw numbers of `shape` by `torch.rand` or `torch.randn`, of the type of `like` (of float32 at least) beside it.
+
+    They are drawn in float32 whatever the type: with the same seed float64 has the same draws.
+    """
+    numbers = draw(tuple(shape), generator=generator, dtype=torch.float32, device=like.device)
+    return numbers.to(torch.promote_types(like.dtype, torch.float32))
+
+
 def no_sample(kappa: Tensor, rounds: int) -> RuntimeError:
     """Return the error of a sampler that accepted nothing in so many rounds, for concentrations `kappa` (...)."""
     low, high = (float(bound) for bound in torch.aminmax(kappa))
@@ -128,7 +137,7 @@ def _across(loc: Tensor, shape: Size, generator: torch.Generator | None) -> tupl
     """
     loc = loc.detach().to(torch.promote_types(loc.dtype, torch.float32))
     limits = torch.finfo(loc.dtype)
-    vectors = torch.randn((*shape, loc.shape[-1]), generator=generator, dtype=loc.dtype, device=loc.device)
+    vectors = drawn(torch.randn, (*shape, loc.shape[-1]), loc, generator)
     toward = _along(vectors, loc)
     vectors.addcmul_(toward, loc, value=-1)
     if loc.shape[-1] < _PROJECT_TWICE_BELOW:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.distributions import register_kl
 
-from ._rotational import Marginal, RotationallySymmetric, differentiable, no_sample
+from ._rotational import Marginal, RotationallySymmetric, differentiable, drawn, no_sample
 from .normalizer import log_normalizer, mean_resultant_length
 
 _ROUNDS = 1000
@@ -86,14 +86,14 @@ def _proposed(draws: Tensor, kappa: Tensor, n: int) -> tuple[Tensor, Tensor]:
 
 def _uniform_cosines(count: int, dim: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Draw cosines (`count`,) of uniform directions with a fixed one, from two uniforms (Ulrich 1984)."""
-    angle, radius = torch.rand((2, count), generator=generator, dtype=like.dtype, device=like.device)
+    angle, radius = drawn(torch.rand, (2, count), like, generator)
     cosine = torch.cos(2 * math.pi * angle)
     return cosine if dim == 2 else cosine * (-torch.expm1(2 / (dim - 2) * torch.log1p(-radius))).sqrt()
 
 
 def _rejected(cost: Tensor, generator: torch.Generator | None) -> Tensor:
     """Return whether -log u is below `cost` (K,) for uniform u; where that is not a number, it is not."""
-    draw = torch.rand(cost.shape, generator=generator, dtype=cost.dtype, device=cost.device)
+    draw = drawn(torch.rand, cost.shape, cost, generator)
     return -torch.log1p(-draw) < cost
 
 

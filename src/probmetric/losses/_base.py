@@ -276,6 +276,12 @@ def pairwise_distances(embeddings: Tensor) -> Tensor:
     return safe_sqrt((2.0 - 2.0 * directions @ directions.T).clamp_min(0.0))
 
 
+def pairs_of(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return masks (B, B) of the pairs of one class, none of an image with itself, and of those of two classes."""
+    same = labels[:, None] == labels[None, :]
+    return same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device), ~same
+
+
 def safe_sqrt(squared: Tensor) -> Tensor:
     """Return the square root, treating values within rounding of zero as zero, with zero gradient there."""
     tolerance = 8.0 * torch.finfo(squared.dtype).eps

@@ -15,7 +15,7 @@ import math
 import torch
 from torch import Tensor
 
-from probmetric.directional._rotational import around, no_sample
+from probmetric.directional._rotational import around, drawn, no_sample
 
 _ROUNDS = 1000
 
@@ -49,7 +49,7 @@ def released_samples(
     dim = loc.shape[-1]
     wide = kappa.expand(count, *kappa.shape)
     if dim == 3:
-        u = torch.rand(wide.shape, generator=generator, dtype=kappa.dtype, device=kappa.device)
+        u = drawn(torch.rand, wide.shape, kappa, generator)
         tiny = torch.finfo(kappa.dtype).tiny
         cosine = 1 + torch.logaddexp(u.clamp_min(tiny).log(), torch.log1p(-u) - 2 * wide) / wide.clamp_min(tiny)
         return around(loc, (1 - cosine).clamp(0, 2), generator)

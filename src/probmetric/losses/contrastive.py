@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from probmetric.losses import register
-from probmetric.losses._base import Loss, pairwise_distances
+from probmetric.losses._base import Loss, pairs_of, pairwise_distances
 from probmetric.registry import Positive
 
 Mining = Literal["all", "hard", "semihard", "easy"]
@@ -54,9 +54,7 @@ class Contrastive(Loss):
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return the mean of the attracting terms plus mean of the repelling terms."""
         distance = pairwise_distances(embeddings)
-        same = labels[:, None] == labels[None, :]
-        positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-        counts = positive, ~same
+        counts = pairs_of(labels)
         if self.mining != "none":
             counts = triplets_of_pairs(distance.detach(), *counts, margin=self.margin, mining=self.mining)
         of_positive, of_negative = (count.to(distance.dtype) for count in counts)

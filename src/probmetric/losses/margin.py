@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from probmetric.losses import register
-from probmetric.losses._base import ChordLength, Loss, unit
+from probmetric.losses._base import ChordLength, Loss, pairs_of, unit
 from probmetric.registry import LearningRate, Positive, Range
 
 
@@ -60,10 +60,9 @@ class Margin(Loss):
         """Sum of the hinges over the number of those that are not zero."""
         directions = unit(embeddings)
         distance = ((2.0 - 2.0 * directions @ directions.T).clamp_min(0.0) + 1e-8).sqrt()
-        same = labels[:, None] == labels[None, :]
-        positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+        positive, negative = pairs_of(labels)
         partner = torch.multinomial(_drawable(positive.to(distance.dtype)), 1, generator=generator)
-        rival = ~same & (distance.detach() < self.upper_cutoff)
+        rival = negative & (distance.detach() < self.upper_cutoff)
         opponent = torch.multinomial(_drawable(self.weights(distance.detach(), rival)), 1, generator=generator)
         beta = self.beta[labels]
         attract = (distance.gather(1, partner).squeeze(1) - beta + self.margin).clamp_min(0.0)

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from probmetric.losses import register
-from probmetric.losses._base import Loss, log_one_plus_sum_exp, unit
+from probmetric.losses._base import Loss, log_one_plus_sum_exp, pairs_of, unit
 from probmetric.registry import Positive
 
 
@@ -54,9 +54,9 @@ class MultiSimilarity(Loss):
         """Return the mean over the anchors."""
         directions = unit(embeddings)
         cosine = directions @ directions.T
-        same = labels[:, None] == labels[None, :]
-        positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-        positive, negative = self.mine(cosine.detach(), positive, ~same) if self.mining else (positive, ~same)
+        positive, negative = pairs_of(labels)
+        if self.mining:
+            positive, negative = self.mine(cosine.detach(), positive, negative)
         attraction = log_one_plus_sum_exp(-self.alpha * (cosine - self.base), positive, dim=1) / self.alpha
         repulsion = log_one_plus_sum_exp(self.beta * (cosine - self.base), negative, dim=1) / self.beta
         terms = attraction + repulsion

@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from probmetric.directional._rotational import drawn
 from probmetric.losses import create_loss, register
 from probmetric.losses._base import SCALED, WITH_MARGIN, Loss, options_of, unit
 from probmetric.losses._flow import ConditionalFlow
@@ -130,7 +131,7 @@ class NIR(Loss):
     def _synthetic(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return proxy loss of samples drawn from the flow, training the proxies, the flow or both."""
         matching = self.self_regularisation == "reverse_match"
-        residual = torch.randn(embeddings.shape, generator=generator, dtype=embeddings.dtype, device=embeddings.device)
+        residual = drawn(torch.randn, embeddings.shape, embeddings, generator)
         proxy = self.proxy_of(embeddings.detach(), labels, matching)
         samples = unit(self.flow.inverse(residual, proxy))
         if self.self_regularisation == "generate":

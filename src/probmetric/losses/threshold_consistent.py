@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from probmetric.losses import create_loss, register
-from probmetric.losses._base import WrappingLoss, options_of, unit
+from probmetric.losses._base import WrappingLoss, options_of, pairs_of, unit
 from probmetric.registry import Flag, NotNegative, Positive, Range, When
 
 Cosine = Annotated[float, Range(low=-1, high=1)]
@@ -58,10 +58,9 @@ class ThresholdConsistent(WrappingLoss):
         """Return the base loss plus the mean distances of hard pairs from the margins."""
         directions = unit(embeddings)
         cosine = directions @ directions.T
-        same = labels[:, None] == labels[None, :]
-        positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+        positive, negative = pairs_of(labels)
         attraction = _mean_of(self.positive_margin - cosine, positive)
-        repulsion = _mean_of(cosine - self.negative_margin, ~same)
+        repulsion = _mean_of(cosine - self.negative_margin, negative)
         value: Tensor = self.inner(embeddings, labels, generator=generator)
         return value + self.positive_weight * attraction + self.negative_weight * repulsion
 

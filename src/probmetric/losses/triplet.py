@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from probmetric.losses import register
-from probmetric.losses._base import Loss, unit
+from probmetric.losses._base import Loss, pairs_of, unit
 from probmetric.registry import Positive
 
 
@@ -30,12 +30,12 @@ class Triplet(Loss):
         """Return the mean hinge over the positive pairs whose anchor has a negative; zero without any."""
         directions = unit(embeddings)
         squared = (2.0 - 2.0 * directions @ directions.T).clamp_min(0.0)
-        same = labels[:, None] == labels[None, :]
-        pairs = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device) & (~same).any(dim=1)[:, None]
+        positive, negative = pairs_of(labels)
+        pairs = positive & negative.any(dim=1)[:, None]
         values = squared.detach()
-        order = values.masked_fill(same, float("inf")).sort(dim=1)
+        order = values.masked_fill(~negative, float("inf")).sort(dim=1)
         farther = torch.searchsorted(order.values, values, right=True)
-        last = (~same).sum(dim=1, keepdim=True) - 1
+        last = negative.sum(dim=1, keepdim=True) - 1
         opponent = order.indices.gather(1, torch.minimum(farther, last.clamp_min(0)))
         hinge = (squared - squared.gather(1, opponent) + self.margin).clamp_min(0.0)
         return (hinge * pairs).sum() / pairs.sum().clamp_min(1)

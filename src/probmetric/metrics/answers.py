@@ -48,12 +48,19 @@ METRICS = (
         """
         bayes_accuracy | Bayes accuracy | mean largest P(class ∣ image): no classifier is right more often
         bayes_ece | ECE (Bayes) | of the exact posterior: sampling error alone
-        error_auroc | AUROC (error, exact) | error AUROC of 1 − P(answer ∣ image), exact: what a score of these answers
-            can reach
-        error_auroc_regret | AUROC regret (own) ↓ | that minus the own uncertainty's
-        free_auroc_regret | AUROC regret (free scores) ↓ | that minus `trust/free`
+        retrieval_regret | Accuracy regret (retrieval) ↓ | `bayes_accuracy` minus the mean P(answer ∣ image): what the
+            retrieval loses, whatever the uncertainty
+        error_auroc | AUROC (error, best of the answer) | error AUROC of 1 − P(answer ∣ image), for the run's own
+            answers: a Bayes classifier, which knows the class
+        image_auroc | AUROC (error, of the image's noise) | error AUROC of the entropy of P(class ∣ image), for the
+            same answers: it knows the noise, not the answer
+        image_auroc_regret | AUROC regret (own, against the noise) ↓ | that minus the own uncertainty's; below 0 where
+            it knows more than the noise
+        error_auroc_regret | AUROC regret (own) ↓ | `exact/error_auroc` minus the own uncertainty's
+        free_auroc_regret | AUROC regret (free scores) ↓ | `exact/error_auroc` minus `trust/free`
         p_right_regret | Log-score regret ↓ not between methods | `p_right/nll` minus the NLL of P(answer ∣ image), in
-            nats; of a method's own answers, so no method is called best: one that is nearly always wrong loses little
+            nats, of retrieval and uncertainty together; of a method's own answers, so no method is called best: one
+            that is nearly always wrong loses little
         aleatoric_spearman | Spearman (aleatoric) ↑ | rank correlation of the own uncertainty with the entropy of
             P(class ∣ image)
         """,

@@ -23,7 +23,7 @@ def is_cuda(values: Any) -> bool:
 
 
 def to_numpy(values: Any) -> NDArray[Any]:
-    """`values` as a NumPy array; a torch tensor shares its memory where it lies on the CPU in a NumPy type."""
+    """Return `values` as a NumPy array; a torch tensor shares its memory where it lies on the CPU in a NumPy type."""
     if hasattr(values, "detach"):
         values = values.detach().cpu()
         if str(values.dtype) == "torch.bfloat16":
@@ -33,7 +33,7 @@ def to_numpy(values: Any) -> NDArray[Any]:
 
 
 def matrix(values: Any, name: str) -> NDArray[np.float32]:
-    """`values` as a finite float32 (N,M) matrix with N, M >= 1; float64 input is rounded to float32."""
+    """Return `values` as a finite float32 (N,M) matrix with N, M >= 1; float64 input is rounded to float32."""
     array = to_numpy(values)
     if array.ndim != 2 or 0 in array.shape:
         raise ValueError(f"{name} has shape {array.shape}; expected (N, M) with N and M at least 1.")
@@ -71,7 +71,7 @@ def check_unit_rows(array: NDArray[np.float32], name: str) -> None:
 
 
 def row_norms(array: NDArray[Any]) -> NDArray[np.float64]:
-    """Euclidean norm of each row of `array` (N,M), summed in float64, without a float64 copy of the whole."""
+    """Return euclidean norm of each row of `array` (N,M), summed in float64, without a float64 copy of the whole."""
     norms = np.empty(len(array))
     rows = max(1, NORM_BLOCK // max(array.shape[1], 1))
     for start in range(0, len(array), rows):
@@ -81,13 +81,13 @@ def row_norms(array: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def normalized(array: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Rows of `array` (N,M) divided by their norms (float64 division, float32 result); a zero row stays one."""
+    """Return rows of `array` (N,M) divided by their norms (float64 division, float32 result); a zero row stays one."""
     norms = row_norms(array)
     return (array / np.where(norms > 0.0, norms, 1.0)[:, None]).astype(np.float32)
 
 
 def labels_of(values: Any, count: int, name: str, of: str, *, least: int = 0) -> NDArray[np.int64]:
-    """`values` as int64 labels (N,) of `least` or more, one for each of the `count` rows of argument `of`."""
+    """Return `values` as int64 labels (N,) of `least` or more, one for each of the `count` rows of argument `of`."""
     array = to_numpy(values)
     if array.ndim != 1 or len(array) != count:
         raise ValueError(f"{name} has shape {array.shape}; expected ({count},), one label for each row of {of}.")
@@ -117,7 +117,7 @@ def check_count(value: Any, name: str, *, least: int = 1, most: float = np.inf) 
 
 
 def vector(values: Any, name: str, *, count: int | None = None) -> NDArray[np.float64]:
-    """`values` as a finite float64 vector, of length `count` where that is given, otherwise of length >= 1."""
+    """Return `values` as a finite float64 vector, of length `count` where that is given, otherwise of length >= 1."""
     array = to_numpy(values)
     if array.ndim != 1 or array.dtype.kind not in "fiub":
         raise ValueError(f"{name} has shape {array.shape}, dtype {array.dtype}; expected a vector of numbers.")
@@ -131,7 +131,7 @@ def vector(values: Any, name: str, *, count: int | None = None) -> NDArray[np.fl
 
 
 def booleans(values: Any, name: str, *, count: int | None = None) -> NDArray[np.float64]:
-    """`values` as float64 zeros and ones (N,)."""
+    """Return `values` as float64 zeros and ones (N,)."""
     array = vector(values, name, count=count)
     wrong = np.flatnonzero((array != 0.0) & (array != 1.0))
     if wrong.size:
@@ -140,7 +140,7 @@ def booleans(values: Any, name: str, *, count: int | None = None) -> NDArray[np.
 
 
 def probability_matrix(values: Any, name: str = "probabilities") -> NDArray[np.float64]:
-    """`values` as float64 (N,C) rows that are non-negative and sum to 1 within 1e-3."""
+    """Return `values` as float64 (N,C) rows that are non-negative and sum to 1 within 1e-3."""
     array = to_numpy(values)
     if array.ndim != 2 or 0 in array.shape:
         raise ValueError(f"{name} has shape {array.shape}; expected (N, C) with N and C at least 1.")

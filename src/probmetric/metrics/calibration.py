@@ -53,7 +53,7 @@ class Reliability:
     count: Doubles
 
     def error(self, norm: Literal["l1", "l2"]) -> float:
-        """Calibration error in the given norm."""
+        """Return the calibration error in the given norm."""
         weight = self.count / self.count.sum()
         gap = np.abs(self.accuracy - self.confidence)
         return float(np.sum(weight * gap) if norm == "l1" else np.sqrt(np.sum(weight * gap**2)))
@@ -68,7 +68,7 @@ def calibration_error(
     norm: Literal["l1", "l2"] = "l1",
     last_bin: Literal["closed", "open"] = "closed",
 ) -> float:
-    """Calibration error of `confidence` (N,) in [0,1] for answers that are right or wrong, `correct` (N,) in {0,1}.
+    """Return the calibration error of `confidence` (N,) in [0,1] for answers right or wrong, `correct` (N,) in {0,1}.
 
     Examples:
         >>> round(calibration_error([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0], scheme="equal_width"), 12)
@@ -86,7 +86,7 @@ def reliability(
     scheme: Scheme = "equal_mass",
     last_bin: Literal["closed", "open"] = "closed",
 ) -> Reliability:
-    """Data of a reliability diagram; arguments as in `calibration_error`.
+    """Return the data of a reliability diagram; arguments as in `calibration_error`.
 
     Examples:
         >>> diagram = reliability([0.2, 0.9, 0.9], [0, 1, 0], bins=2, scheme="equal_width")
@@ -117,7 +117,7 @@ class EqualMass:
         self.level = level.astype(np.uint16 if len(values) <= 1 << 16 else np.int64)  # few bits are sorted faster
 
     def reliability(self, right: NDArray[Any], rows: NDArray[np.int64] | slice = slice(None)) -> Reliability:
-        """The diagram for outcomes `right` (N,) in {0,1}, of the answers `rows`, which may repeat."""
+        """Return the diagram for outcomes `right` (N,) in {0,1}, of the answers `rows`, which may repeat."""
         level, sure, outcome = self.level[rows], self.sure[rows], right[rows]
         alike = np.bincount(level)
         mean = np.bincount(level, weights=outcome) / np.maximum(alike, 1)
@@ -127,7 +127,7 @@ class EqualMass:
 
 
 def _diagram(index: NDArray[np.int64], bins: int, sure: Doubles, right: Doubles) -> Reliability:
-    """The diagram of answers that are in the bins `index` (N,)."""
+    """Return the diagram of answers that are in the bins `index` (N,)."""
     count = np.bincount(index, minlength=bins).astype(np.float64)
     held = count > 0
     sums = [np.bincount(index, weights=values, minlength=bins)[held] / count[held] for values in (sure, right)]
@@ -142,7 +142,7 @@ def classwise_calibration_error(
     scheme: Scheme = "equal_width",
     norm: Literal["l1", "l2"] = "l1",
 ) -> float:
-    """Mean over classes of the calibration error of each column of `probabilities` (N,C) for `labels` (N,).
+    """Return the mean over classes of the calibration error of each column of `probabilities` (N,C) for `labels` (N,).
 
     Examples:
         >>> round(classwise_calibration_error([[0.8, 0.2], [0.6, 0.4]], [0, 1], bins=1), 12)

@@ -31,7 +31,7 @@ METRICS = table(
 
 
 def classification_metrics(probabilities: Any, labels: Any, *, bins: int = 15) -> dict[str, float]:
-    """Accuracy, NLL, Brier score and calibration errors of `probabilities` (N,C) for `labels` (N,) in 0..C-1.
+    """Return accuracy, NLL, Brier score and calibration errors of `probabilities` (N,C) for `labels` (N,) in 0..C-1.
 
     Examples:
         >>> classification_metrics([[0.8, 0.2], [0.4, 0.6]], [0, 0])["accuracy"]

@@ -36,7 +36,7 @@ METRICS = table(
 def clustering_metrics(
     embeddings: Any, labels: Any, *, clusters: int | None = None, seed: int = 1234, iterations: int = 20
 ) -> dict[str, float]:
-    """NMI, AMI and F1 of a k-means clustering of `embeddings` (N,M) against `labels` (N,).
+    """Return NMI, AMI and F1 of a k-means clustering of `embeddings` (N,M) against `labels` (N,).
 
     Examples:
         >>> clustering_metrics([[0.0, 0.0], [0.0, 0.1], [5.0, 5.0], [5.0, 5.1]], [0, 0, 1, 1])["nmi"]
@@ -53,7 +53,7 @@ def clustering_metrics(
 
 
 def kmeans(rows: NDArray[np.float32], clusters: int, *, seed: int, iterations: int = 20) -> Ints:
-    """Cluster number (N,) of each of `rows` (N,M) by faiss k-means with Euclidean distance."""
+    """Return the cluster number (N,) of each of `rows` (N,M) by faiss k-means with Euclidean distance."""
     import faiss
 
     engine = faiss.Kmeans(
@@ -69,7 +69,7 @@ def kmeans(rows: NDArray[np.float32], clusters: int, *, seed: int, iterations: i
 
 
 def agreement(first: Any, second: Any) -> dict[str, float]:
-    """NMI, AMI and pairwise F1 of two partitions (N,) and (N,); symmetric.
+    """Return NMI, AMI and pairwise F1 of two partitions (N,) and (N,); symmetric.
 
     Examples:
         >>> agreement([0, 0, 1, 1], [1, 1, 0, 0])
@@ -113,7 +113,7 @@ def _pairs(sizes: NDArray[Any]) -> float:
 
 
 def _expected_information(sizes_a: Ints, sizes_b: Ints) -> float:
-    """Mean mutual information of random partitions with these cluster sizes (hypergeometric model).
+    """Return the mean mutual information of random partitions with these cluster sizes (hypergeometric model).
 
     Clusters of equal size contribute equally, so the sum runs over pairs of distinct sizes.
     """

@@ -23,7 +23,7 @@ METRICS = table(
 
 
 def spearman(first: Any, second: Any) -> float:
-    """Spearman's rank correlation of two (N,) arrays; tied values share their mean rank. NaN if one is constant.
+    """Return Spearman's rank correlation of two (N,) arrays; tied values share their mean rank. NaN if one is constant.
 
     With an uncertainty and a known ambiguity (both higher = harder), higher is better.
 

@@ -46,7 +46,7 @@ def is_headline(name: str) -> bool:
     group, _, last = name.rpartition("/")
     if group.startswith("ood/"):
         return last == "auroc"
-    return name in HEADLINES or group not in {known for record in METRICS for known in record.groups}
+    return name in HEADLINES or group not in {each for record in METRICS for each in record.groups}
 
 
 def find(name: str) -> Metric:
@@ -94,7 +94,7 @@ def label(name: str) -> str:
 
 
 def arrow(name: str) -> str:
-    """`↑` where higher is better, `↓` where lower is, else nothing."""
+    """Return `↑` where higher is better, `↓` where lower is, else nothing."""
     return {"higher": "↑", "lower": "↓", "none": ""}[direction(name)]
 
 

@@ -8,6 +8,8 @@ AUPRC depends on the share of out-of-distribution images, which is returned with
     auprc            average precision, sum over thresholds of (R_n - R_{n-1}) P_n; higher is better
     auprc_trapezoid  area under the linearly joined precision-recall curve, as paper 003 reports; optimistic
     fpr_at_95        share of in-distribution images flagged when at least 95 % of the others are; lower is better
+
+The set `unanswerable` are test images that nothing in the gallery answers, such as people of one photograph.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from probmetric.metrics.correlation import average_ranks
 from probmetric.metrics.record import table
 
 Doubles = NDArray[np.float64]
+
+UNANSWERABLE = "unanswerable"
 
 METRICS = table(
     "ood",
@@ -53,7 +57,7 @@ class Curve:
 
 
 def ood_metrics(id_uncertainty: Any, ood_uncertainty: Any) -> dict[str, float]:
-    """Detection metrics of `ood_uncertainty` (P,) against `id_uncertainty` (N,); OOD is positive, higher is less sure.
+    """Return detection metrics of `ood_uncertainty` (P,) against `id_uncertainty` (N,); higher is less sure.
 
     Examples:
         >>> ood_metrics([0.1, 0.2, 0.3], [0.25, 0.9])["auroc"]
@@ -75,7 +79,7 @@ def ood_metrics(id_uncertainty: Any, ood_uncertainty: Any) -> dict[str, float]:
 
 
 def auroc(negative_scores: Any, positive_scores: Any) -> float:
-    """P(positive score > negative score) + P(equal) / 2 (Mann-Whitney), from (N,) and (P,) scores."""
+    """Return P(positive score > negative score) + P(equal) / 2 (Mann-Whitney), from (N,) and (P,) scores."""
     negative = arrays.vector(negative_scores, "negative scores")
     positive = arrays.vector(positive_scores, "positive scores")
     ranks = average_ranks(np.concatenate([positive, negative]))
@@ -84,7 +88,7 @@ def auroc(negative_scores: Any, positive_scores: Any) -> float:
 
 
 def roc_curve(id_uncertainty: Any, ood_uncertainty: Any, *, points: int | None = None) -> dict[str, Doubles]:
-    """False and true positive rates, from (0,0) to (1,1); thinned to at most `points` points if given.
+    """Return the false and true positive rates, from (0,0) to (1,1); thinned to at most `points` points if given.
 
     Examples:
         >>> rates = roc_curve([0.1, 0.3], [0.2, 0.9])
@@ -106,7 +110,7 @@ def roc_curve(id_uncertainty: Any, ood_uncertainty: Any, *, points: int | None =
 
 
 def fpr_at(curve: Curve, recall: float) -> float:
-    """False positive rate at the first threshold whose true positive rate reaches `recall`."""
+    """Return the false positive rate at the first threshold whose true positive rate reaches `recall`."""
     reached = np.argmax(curve.true_positives >= recall * curve.positives)
     return float(curve.false_positives[reached] / curve.negatives)
 

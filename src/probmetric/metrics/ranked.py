@@ -175,19 +175,19 @@ class RankSums:
         self._first[self._some] = ranks[self._starts]
 
     def hits(self, k: Any) -> Doubles:
-        """h(k) for a cutoff or one cutoff per query (B,)."""
+        """Return h(k) for a cutoff or one cutoff per query (B,)."""
         return self._sum(self._among(k))
 
     def average_precision(self, k: Any) -> Doubles:
-        """AP(k), not divided, for a cutoff or one cutoff per query (B,)."""
+        """Return AP(k), not divided, for a cutoff or one cutoff per query (B,)."""
         return self._sum(np.multiply(self._among(k), self._precision, out=self._kept))
 
     def any_hit(self, k: int) -> Doubles:
-        """1 where the nearest positive is among the first k."""
+        """Return 1 where the nearest positive is among the first k."""
         return (self._first <= k).astype(np.float64)
 
     def reciprocal_rank(self) -> Doubles:
-        """1 / r_1, 0 without positives."""
+        """Return 1 / r_1, 0 without positives."""
         return 1.0 / self._first
 
     def _among(self, k: Any) -> NDArray[np.bool_]:
@@ -239,21 +239,21 @@ class ExpectedSums:
         ]
 
     def hits(self, k: Any) -> Doubles:
-        """E h(k), shape (1,)."""
+        """Return E h(k), shape (1,)."""
         cutoff = int(np.max(k))
         return np.array([sum(g.right * g.within(cutoff) / g.size for g in self._groups)])
 
     def average_precision(self, k: Any) -> Doubles:
-        """E AP(k), shape (1,)."""
+        """Return E AP(k), shape (1,)."""
         cutoff = int(np.max(k))
         return np.array([sum(g.average_precision(cutoff) for g in self._groups)])
 
     def any_hit(self, k: int) -> Doubles:
-        """P(at least one hit among the first k), shape (1,)."""
+        """Return P(at least one hit among the first k), shape (1,)."""
         return np.array([1.0 - self._groups[0].no_hit(self._groups[0].within(k))])
 
     def reciprocal_rank(self) -> Doubles:
-        """E 1/r_1, shape (1,)."""
+        """Return E 1/r_1, shape (1,)."""
         group = self._groups[0]
         survival = np.cumprod(np.r_[1.0, group.miss_ratios()])
         places = group.before + np.arange(1, group.wrong + 2)
@@ -271,7 +271,7 @@ class _Group:
         return min(max(cutoff - self.before, 0), self.size)
 
     def miss_ratios(self) -> Doubles:
-        """Chance that place t is wrong given that all earlier places are, t = 1..wrong."""
+        """Return the chance that place t is wrong given that all earlier places are, t = 1..wrong."""
         place = np.arange(self.wrong)
         return (self.wrong - place) / (self.size - place)
 

@@ -9,7 +9,7 @@ EARLY = 0.2
 
 
 def selection_warning(values: Sequence[float | None], selected: int) -> str:
-    """Why the choice of an epoch says little; empty where nothing speaks against it.
+    """Say why the choice of an epoch says little; empty where nothing speaks against it.
 
     A metric that has reached its largest possible value tells later epochs no longer apart; weights of the first fifth
     of training are those of a network that has hardly been trained, chosen by luck or by a metric that does not see

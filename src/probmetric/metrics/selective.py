@@ -78,7 +78,7 @@ class SparsificationCurve(NamedTuple):
 def sparsification(
     uncertainty: Any, correct: Any, *, scaling: Literal["unit", "as_published"] = "unit"
 ) -> tuple[SparsificationCurve, float]:
-    """Sparsification curve and the area under it (AUSC, higher is better), from (N,) and (N,) arrays.
+    """Return the sparsification curve and the area under it (AUSC, higher is better), from (N,) and (N,) arrays.
 
     Args:
         uncertainty: higher = less sure; those are removed first.
@@ -102,14 +102,14 @@ def sparsification(
 
 
 def accuracy_by_coverage(uncertainty: Doubles, correct: Doubles) -> Doubles:
-    """Accuracy of the 1, 2, ..., N surest images (N,), as expected over the orders of equal uncertainties."""
+    """Return accuracy of the 1, 2, ..., N surest images (N,), as expected over the orders of equal uncertainties."""
     order = np.argsort(uncertainty, kind="stable")
     expected = group_means(uncertainty, correct)[order]
     return np.cumsum(expected) / np.arange(1, len(order) + 1)
 
 
 def augrc(accuracy: Doubles) -> float:
-    """Area under the generalised risk from the accuracies (N,) of the 1, 2, ..., N surest.
+    """Return the area under the generalised risk from the accuracies (N,) of the 1, 2, ..., N surest.
 
     The generalised risk is the share of all N images that are answered and wrong; between coverages it is joined by
     straight lines, from 0 at coverage 0.
@@ -124,7 +124,7 @@ def augrc(accuracy: Doubles) -> float:
 
 
 def coverage_at(accuracy: Doubles, risk: float, uncertainty: Doubles) -> float:
-    """Largest coverage that a threshold reaches with an error rate of at most `risk`; 0 if none does.
+    """Return the largest coverage that a threshold reaches with an error rate of at most `risk`; 0 if none does.
 
     Args:
         accuracy: of the 1, ..., N surest (N,).
@@ -143,7 +143,7 @@ def coverage_at(accuracy: Doubles, risk: float, uncertainty: Doubles) -> float:
 
 
 def selective_metrics(uncertainty: Any, correct: Any, *, coverages: tuple[int, ...] = COVERAGES) -> dict[str, float]:
-    """All numbers of the module docstring for `uncertainty` (N,), higher = less sure, and `correct` (N,) in {0,1}.
+    """Return the module docstring's numbers for `uncertainty` (N,), higher = less sure, and `correct` (N,) in {0,1}.
 
     `error_auroc` is NaN when every answer is right or every answer is wrong. `coverages` are percentages.
 

@@ -27,7 +27,7 @@ BINS = 8
 def by_severity(
     strength: Any, right: Any, doubt: Any, p_right: Any = None, *, bins: int = BINS
 ) -> dict[str, list[float]]:
-    """Curves of the module docstring, each a list of one number per bin; empty without a known strength.
+    """Return the curves of the module docstring, each a list of a number per bin; empty without a known strength.
 
     Args:
         strength: (Q,) strength of the distortion of each query; NaN where it is not known.
@@ -60,7 +60,7 @@ def by_severity(
 
 
 def _bins(severity: NDArray[np.float64], bins: int) -> NDArray[np.int64]:
-    """Bin (Q,) of each strength, 0 the weakest; equal strengths share theirs where there are few."""
+    """Return the bin (Q,) of each strength, 0 the weakest; equal strengths share theirs where there are few."""
     values, place = np.unique(severity, return_inverse=True)
     if len(values) <= bins:
         return place.astype(np.int64)

@@ -254,8 +254,8 @@ def seeds_needed(effect_size: float, *, level: float = 0.05, power: float = 0.8,
 
     counts = np.arange(LEAST_SEEDS, most + 1, dtype=np.float64)
     critical = stdtrit(counts - 1, 1 - level / 2)
-    found = 1.0 - nctdtr(counts - 1, abs(effect_size) * np.sqrt(counts), critical) >= power
-    return int(counts[np.argmax(found)]) if found.any() else None
+    enough = 1.0 - nctdtr(counts - 1, abs(effect_size) * np.sqrt(counts), critical) >= power
+    return int(counts[np.argmax(enough)]) if enough.any() else None
 
 
 def unit_variance(contributions: Any) -> UnitVariance:

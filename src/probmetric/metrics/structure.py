@@ -66,7 +66,7 @@ METRICS = (
 
 
 def structure_metrics(embeddings: Any, labels: Any, *, normalize: bool = False) -> dict[str, float]:
-    """The measures of the module docstring for unit rows `embeddings` (N,M) with `labels` (N,).
+    """Return the measures of the module docstring for unit rows `embeddings` (N,M) with `labels` (N,).
 
     NaN where undefined: fewer than two classes, or no class of two images.
 
@@ -91,7 +91,7 @@ def structure_metrics(embeddings: Any, labels: Any, *, normalize: bool = False) 
 
 
 def singular_values(rows: Floats) -> Doubles:
-    """The min(N, M) singular values of `rows` (N,M), descending: roots of the eigenvalues of the float64 Gram matrix.
+    """Return the min(N, M) singular values of `rows` (N,M), descending: roots of the float64 Gram matrix's eigenvalues.
 
     Accurate to about 1e-8 of the largest, a tenth of what float32 rows resolve; no float64 copy of the whole.
     """
@@ -107,7 +107,7 @@ def singular_values(rows: Floats) -> Doubles:
 
 
 def _uniform_divergence(values: Doubles) -> float:
-    """KL(U || values / sum), values below 1e-7 of the largest, the resolution of float32, read as that."""
+    """Return KL(U || values / sum), values below 1e-7 of the largest, the resolution of float32, read as that."""
     if not len(values) or values[0] <= 0:
         return float("nan")
     floored = np.maximum(values, RESOLUTION * values[0])
@@ -116,7 +116,7 @@ def _uniform_divergence(values: Doubles) -> float:
 
 
 def uniformity(rows: Floats) -> float:
-    """Mean over pairs of exp(-2 |u-v|^2) = exp(4 (u.v - 1)) for unit `rows` (N,M); NaN for a single row."""
+    """Return the mean over pairs of exp(-2 |u-v|^2) = exp(4 (u.v - 1)) for unit `rows` (N,M); NaN for a single row."""
     count, total, block = len(rows), 0.0, 1024
     for i in range(0, count, block):
         for j in range(i, count, block):
@@ -153,7 +153,7 @@ def _class_structure(rows: Floats, classes: NDArray[np.int64]) -> dict[str, floa
 
 
 def _pair_distances(inside: Doubles, norm: float) -> tuple[float, float]:
-    """Mean and variance of 1 - u.v over the pairs of unit rows `inside` (n,M) whose sum has length `norm`."""
+    """Return mean and variance of 1 - u.v over the pairs of unit rows `inside` (n,M) whose sum has length `norm`."""
     count = len(inside)
     pairs = count * (count - 1)
     gram = inside.T @ inside if count > inside.shape[1] else inside @ inside.T
@@ -172,7 +172,7 @@ def _mean_distance(centres: Doubles) -> float:
 
 
 def proxy_transport(embeddings: Any, labels: Any, proxies: Any, proxy_labels: Any) -> dict[str, float]:
-    """`w1` and `w2` between `proxies` (P,M) with `proxy_labels` (P,) and `embeddings` (N,M) with `labels` (N,).
+    """Return `w1` and `w2` between `proxies` (P,M) with `proxy_labels` (P,) and `embeddings` (N,M) with `labels` (N,).
 
     Classes without embeddings are left out; one with fewer embeddings than proxies uses its nearest proxies. Both sides
     are compared as given: normalise them first if the method does (paper 004 does).

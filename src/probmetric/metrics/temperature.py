@@ -19,7 +19,7 @@ LOG_RANGE = (float(np.log(0.01)), float(np.log(100.0)))
 
 
 def scaled_probabilities(logits: Any, temperature: float = 1.0) -> Doubles:
-    """Class probabilities (N,C) of `logits` (N,C), or of samples of logits (N,S,C), at the given temperature.
+    """Return class probabilities (N,C) of `logits` (N,C), or of samples of logits (N,S,C), at the given temperature.
 
     Examples:
         >>> scaled_probabilities([[2.0, 0.0]], 1e9).round(6).tolist()
@@ -34,7 +34,7 @@ def scaled_probabilities(logits: Any, temperature: float = 1.0) -> Doubles:
 
 
 def fit_temperature(logits: Any, labels: Any) -> float:
-    """Temperature in [0.01, 100] of least NLL for validation `logits` (N,C) or (N,S,C) and `labels` (N,).
+    """Return the temperature in [0.01, 100] of least NLL for validation `logits` (N,C) or (N,S,C) and `labels` (N,).
 
     Brent's bounded search on log T after a coarse scan (with samples the NLL may have several minima).
 

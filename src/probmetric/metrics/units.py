@@ -7,6 +7,7 @@ of the number over samples of units (linearised where units have different numbe
 
 of_mean      contributions to a mean over images
 of_auroc     contributions to an AUROC (DeLong et al. 1988; of clusters: Obuchowski 1997)
+expanded     contributions of some of the units, as contributions of all of them
 mean_of      contributions to the mean of several numbers
 error_of     standard error of the mean of contributions
 resampled    standard error of anything else, by drawing the units again
@@ -140,6 +141,24 @@ def of_auroc(negative: Images, positive: Images) -> Contributions:
     moves = np.r_[(of_positive - area) / count, (of_negative - area) / len(negative.values)]
     values = area + len(labels) * np.bincount(place, weights=moves, minlength=len(labels))
     return Contributions(labels, np.asarray(values, dtype=np.float64))
+
+
+def expanded(values: Doubles, labels: Sequence[int], every: Sequence[int]) -> Doubles:
+    """Return what each of `every` unit contributes to a number that was measured on some of them; the mean stays.
+
+    Args:
+        values: contributions (U,) of the units it was measured on.
+        labels: of these units (U,), ascending.
+        every: labels of all units, ascending.
+
+    Examples:
+        >>> expanded(np.array([0.5, 1.0]), [3, 8], [3, 5, 8]).tolist()
+        [0.375, 0.75, 1.125]
+    """
+    mean = float(values.mean())
+    contributions = np.full(len(every), mean)
+    contributions[np.searchsorted(every, labels)] += len(every) / len(labels) * (values - mean)
+    return contributions
 
 
 def mean_of(parts: Sequence[Contributions]) -> Contributions:

@@ -55,7 +55,7 @@ class Pairs:
     same: NDArray[np.bool_]
 
     def similarities(self, mean: NDArray[np.floating], index: NDArray[np.int64]) -> Doubles:
-        """Cosine of each pair (P,).
+        """Return the cosine of each pair (P,).
 
         Args:
             mean: unit embeddings (N, M).
@@ -66,7 +66,7 @@ class Pairs:
         return np.einsum("pm,pm->p", first, second)
 
     def doubt(self, uncertainty: NDArray[np.floating], index: NDArray[np.int64]) -> Doubles:
-        """Uncertainty (P,) of the less certain image of each pair, from those of the images (N,)."""
+        """Return the uncertainty (P,) of the less certain image of each pair, from those of the images (N,)."""
         return np.asarray(uncertainty[self._places(index)].max(axis=1), dtype=np.float64)
 
     def _places(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -79,7 +79,7 @@ class Pairs:
 
 
 def verification_metrics(similarity: Any, same: Any) -> dict[str, float]:
-    """The metrics of the module docstring, from similarities (P,) and truth (P,).
+    """Return the metrics of the module docstring, from similarities (P,) and truth (P,).
 
     Examples:
         >>> metrics = verification_metrics(np.array([0.9, 0.2] * 10), np.array([True, False] * 10))
@@ -102,7 +102,7 @@ def verification_metrics(similarity: Any, same: Any) -> dict[str, float]:
 
 
 def error_versus_discard(similarity: Any, same: Any, doubt: Any, *, most: float = 0.2) -> float:
-    """Mean share of genuine pairs refused while 0, 1, ..., `most` of the pairs are discarded, most doubtful first.
+    """Return the mean share of genuine pairs refused while 0, 1, ..., `most` pairs go, most doubtful first.
 
     The threshold is that of 1 % false accepts of all pairs and stays (error versus discard, ISO/IEC 29794-1:2024).
 
@@ -131,13 +131,13 @@ def error_versus_discard(similarity: Any, same: Any, doubt: Any, *, most: float 
 
 
 def _below(scores: Doubles, some: Doubles) -> tuple[Doubles, Doubles]:
-    """Thresholds, the distinct `scores` ascending and infinity, and the share of `some` scores below each."""
+    """Return thresholds, the distinct `scores` ascending and infinity, and the share of `some` scores below each."""
     levels: Doubles = np.append(np.unique(scores), np.inf)
     return levels, np.searchsorted(np.sort(some), levels) / len(some)
 
 
 def _accuracy(scores: Doubles, truth: NDArray[np.bool_]) -> float:
-    """Share told right, every part with the others' best threshold; fewer parts of few pairs, NaN of a single one."""
+    """Return the share told right, each part with the others' best threshold; NaN of a single pair."""
     part = np.where(truth, np.cumsum(truth), np.cumsum(~truth)) % min(FOLDS, truth.sum(), (~truth).sum())
     if part.max() == 0:
         return float("nan")
@@ -149,7 +149,7 @@ def _accuracy(scores: Doubles, truth: NDArray[np.bool_]) -> float:
 
 
 def _best_threshold(scores: Doubles, truth: NDArray[np.bool_]) -> float:
-    """Middle between two scores where most pairs are told right; the lowest such place."""
+    """Return the middle between two scores where most pairs are told right; the lowest such place."""
     order = np.argsort(scores, kind="stable")
     ordered, ones = scores[order], truth[order]
     right = np.r_[ones.sum(), ones.sum() + np.cumsum(np.where(ones, -1, 1))]

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from probmetric.lazy import exported
 from probmetric.registry import Registry
@@ -23,6 +23,7 @@ REGISTRY = Registry(
 )
 register, list_backbones = REGISTRY.register, REGISTRY.names
 
+AS_FEATURES = 0  # `dim` of a head that is as wide as the features
 __all__ = [
     "REGISTRY",
     "Encoder",
@@ -40,7 +41,7 @@ __getattr__ = exported(__name__, {"Encoder": "_base", "read_state": "_base", "cr
 def create_encoder(
     backbone: str,
     *,
-    dim: int,
+    dim: int | Literal["features"],
     in_channels: int = 3,
     image_size: int = 32,
     pretrained: str | Path | bool | None = None,
@@ -50,7 +51,7 @@ def create_encoder(
 
     Args:
         backbone: one of `list_backbones()`.
-        dim: M, size of the embedding.
+        dim: M, size of the embedding; "features": as many as the features before the head.
         in_channels: channels of the images.
         image_size: height and width of the images.
         pretrained: a weight file (.safetensors, or a .pth state dict), a run's `model.safetensors`, or True for
@@ -60,7 +61,7 @@ def create_encoder(
     Returns:
         `encoder(images (B, C, H, W)) -> (B, M)`.
     """
-    context = {"dim": dim, "in_channels": in_channels, "image_size": image_size}
+    context = {"dim": AS_FEATURES if dim == "features" else dim, "in_channels": in_channels, "image_size": image_size}
     encoder: Encoder = REGISTRY.create(backbone, **context, **options)
     if pretrained:
         encoder.load_pretrained(pretrained)
@@ -68,7 +69,7 @@ def create_encoder(
 
 
 def input_statistics(backbone: str, **options: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Mean and standard deviation per channel that `backbone` expects its images normalised by; None: it says nothing.
+    """Return the mean and standard deviation per channel that `backbone` wants images normalised by, or None.
 
     The weights a backbone was trained with decide that: timm's `resnet50.tv_in1k` expects ImageNet's, its
     `vit_small_patch16_224.augreg_in21k` 0.5 and 0.5.

@@ -47,9 +47,9 @@ class Encoder(nn.Module):
         return None
 
     def _attach_head(self, num_features: int, dim: int) -> nn.Linear:
-        """Add `head`, the linear layer (D -> M), and return it."""
-        self.num_features, self.dim = num_features, dim
-        self.head = nn.Linear(num_features, dim)
+        """Add `head`, the linear layer (D -> M), and return it; M is D where `dim` is 0."""
+        self.num_features, self.dim = num_features, dim or num_features
+        self.head = nn.Linear(num_features, self.dim)
         return self.head
 
     def features(self, images: Tensor) -> Tensor:
@@ -89,16 +89,25 @@ class Encoder(nn.Module):
         Raises:
             UnknownNameError: the network has no such part.
         """
-        trunk = [(name, p) for name, p in self.named_parameters() if not name.startswith("head.")]
-        if before is not None:
-            places = [k for k, (name, _) in enumerate(trunk) if f".{before}." in f".{name}."]
-            if not places:
-                parts = sorted({".".join(name.split(".")[1:3]) for name, _ in trunk})
-                raise UnknownNameError(f"train_from is {before!r}, which the network lacks; {nearest(before, parts)}")
-            trunk = trunk[: places[0]]
-        for _, parameter in trunk:
-            parameter.requires_grad_(False)
+        names = self.trunk_names(before)
+        for name in names.intersection(dict(self.named_parameters())):
+            self.get_parameter(name).requires_grad_(False)
         self.hold_still()
+
+    def trunk_names(self, before: str | None = None) -> set[str]:
+        """Return the names in `state_dict` of all but the head, or of what is defined before the part `before`.
+
+        Raises:
+            UnknownNameError: the network has no such part.
+        """
+        names = [name for name in self.state_dict() if not name.startswith("head.")]
+        if before is None:
+            return set(names)
+        places = [place for place, name in enumerate(names) if f".{before}." in f".{name}."]
+        if not places:
+            parts = sorted({".".join(name.split(".")[1:3]) for name in names})
+            raise UnknownNameError(f"train_from is {before!r}, which the network lacks; {nearest(before, parts)}")
+        return set(names[: places[0]])
 
     @property
     def layered(self) -> nn.Module:
@@ -106,7 +115,7 @@ class Encoder(nn.Module):
         return self
 
     def set_batch_norm(self, policy: Literal["train", "frozen"]) -> None:
-        """`frozen`: normalise by the stored statistics and never update them; scale and shift still train."""
+        """Normalise, if `frozen`, by the stored statistics and never update them; scale and shift still train."""
         self._frozen_batch_norm = policy == "frozen"
         self.train(self.training)
 

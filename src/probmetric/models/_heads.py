@@ -24,7 +24,7 @@ class GeM(nn.Module):
         self.eps = eps
 
     def forward(self, maps: Tensor) -> Tensor:
-        """(B, D, H, W) -> (B, D); computed in float32, since x^p overflows half precision."""
+        """Map (B, D, H, W) to (B, D)."""
         powers = maps.float().clamp(min=self.eps).pow(self.p)
         return powers.mean(dim=(2, 3)).pow(1.0 / self.p)
 
@@ -33,7 +33,7 @@ class Average(nn.Module):
     """Global average pooling."""
 
     def forward(self, maps: Tensor) -> Tensor:
-        """(B, D, H, W) -> (B, D)."""
+        """Map (B, D, H, W) to (B, D)."""
         return maps.mean(dim=(2, 3))
 
 
@@ -41,7 +41,7 @@ class Maximum(nn.Module):
     """Global maximum pooling."""
 
     def forward(self, maps: Tensor) -> Tensor:
-        """(B, D, H, W) -> (B, D)."""
+        """Map (B, D, H, W) to (B, D)."""
         return maps.amax(dim=(2, 3))
 
 
@@ -49,7 +49,7 @@ class AverageMax(nn.Module):
     """Sum of the global average and the global maximum."""
 
     def forward(self, maps: Tensor) -> Tensor:
-        """(B, D, H, W) -> (B, D)."""
+        """Map (B, D, H, W) to (B, D)."""
         return maps.mean(dim=(2, 3)) + maps.amax(dim=(2, 3))
 
 

@@ -7,6 +7,7 @@ over by position, and every shape is checked.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import socket
 import urllib.parse
@@ -58,6 +59,7 @@ def published_weights(tag: str, repository: str | None) -> Path:
         ) from error
 
 
+@functools.cache
 def unknown_tag(tag: str) -> str:
     """Return why timm has no model `tag`; empty where it has, and where timm is not installed. Loads no PyTorch.
 
@@ -67,6 +69,18 @@ def unknown_tag(tag: str) -> str:
     if spec is None or spec.origin is None or _is_named(tag, Path(spec.origin).parent / "models"):
         return ""
     return f"timm has no model {tag!r}; `timm.list_pretrained()` names those with weights"
+
+
+@functools.cache
+def unfit_weights(path: str, tag: str) -> str:
+    """Return why a weight file does not fit the timm model `tag`; empty where it does. Loads PyTorch."""
+    from probmetric.models import create_encoder
+
+    try:
+        create_encoder("timm", dim=2, image_size=224, pretrained=path, tag=tag)
+    except FileError as error:
+        return str(error)
+    return ""
 
 
 def missing_weights(tag: str) -> str:

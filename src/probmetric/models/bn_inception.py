@@ -81,7 +81,7 @@ class Trunk(nn.Module):
         return maps
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, 1024, H/32, W/32)."""
+        """Map (B, C, H, W) to (B, 1024, H/32, W/32)."""
         maps = _halve(self._apply_layer("conv1_7x7_s2", images))
         maps = _halve(self._chain(("conv2_3x3_reduce", "conv2_3x3"), maps))
         for name in BLOCKS:
@@ -102,7 +102,7 @@ class Trunk(nn.Module):
 
 
 def _halve(maps: Tensor) -> Tensor:
-    """Max-pool of 3x3 windows with stride 2, rounding up."""
+    """Return a max-pool of 3x3 windows with stride 2, rounding up."""
     return nn.functional.max_pool2d(maps, 3, 2, ceil_mode=True)
 
 
@@ -132,7 +132,7 @@ class BNInception(Encoder):
         self._attach_head(self.trunk.channels, dim)
 
     def features(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) with ImageNet statistics -> (B, 1024)."""
+        """Return features (B, 1024) of images (B, C, H, W) with ImageNet statistics."""
         if self.colour:
             images = torch.addcmul(self._shift, images.flip(1), self._scale)
         return self.pool(self.trunk(images))

@@ -46,5 +46,5 @@ class Compact(Encoder):
         self._attach_head(widths[-1] * places, dim)
 
     def features(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, D)."""
+        """Return features (B, D) of images (B, C, H, W)."""
         return self.pool(self.layers(images))

@@ -40,5 +40,5 @@ class LamCifar(Encoder):
         self._attach_head(64 * side**2, dim)
 
     def features(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, D)."""
+        """Return features (B, D) of images (B, C, H, W)."""
         return self.layers(images)

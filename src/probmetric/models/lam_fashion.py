@@ -35,5 +35,5 @@ class LamFashion(Encoder):
         self._attach_head(64 * ((image_size - 4) // 2) ** 2, dim)
 
     def features(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, D)."""
+        """Return features (B, D) of images (B, C, H, W)."""
         return self.layers(images)

@@ -44,5 +44,5 @@ class LeNetVmf(Encoder):
                 nn.init.zeros_(cast(Tensor, module.bias))
 
     def features(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, 120)."""
+        """Return features (B, 120) of images (B, C, H, W)."""
         return self.layers(images)

@@ -19,5 +19,5 @@ class Pixels(Encoder):
         self.dim = self.num_features = in_channels * image_size**2
 
     def features(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, C*H*W)."""
+        """Return the pixels (B, C*H*W) of images (B, C, H, W)."""
         return images.flatten(1)

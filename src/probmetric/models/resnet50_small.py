@@ -32,5 +32,5 @@ class ResNet50Small(Encoder):
         nn.init.zeros_(head.bias)
 
     def features(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, 2048)."""
+        """Return features (B, 2048) of images (B, C, H, W)."""
         return self.backbone(images)

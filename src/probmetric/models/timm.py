@@ -57,7 +57,6 @@ class Timm(Encoder):
         self.num_features = pooled[1] if self.pool is None else maps[1]
         self.dim = self.num_features
         if head == "linear":
-            self.dim = dim
             with torch.no_grad():
                 self._attach_head(self.num_features, dim).weight.mul_(head_scale)
 
@@ -70,7 +69,7 @@ class Timm(Encoder):
         return tuple(published.mean), tuple(published.std)
 
     def features(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, D), after pooling and dropout."""
+        """Return features (B, D) of images (B, C, H, W), after pooling and dropout."""
         maps = self.backbone.forward_features(images)
         pooled = self.backbone.forward_head(maps, pre_logits=True) if self.pool is None else self.pool(maps)
         return self.dropout(pooled)

@@ -23,7 +23,7 @@ from probmetric import losses, models, uncertainty
 from probmetric.config import Component, ConfigError, RunSettings, Training
 from probmetric.data.sources import REGISTRY as DATASETS
 from probmetric.registry import Registry
-from probmetric.runs.names import RunKey, split_data_name
+from probmetric.runs.names import RunKey, split_data_name, without_split
 
 if TYPE_CHECKING:
     from probmetric.config import DataSource
@@ -75,7 +75,7 @@ def _check_encoders(settings: RunSettings, encoders: Sequence[str], datasets: Co
             "name that method as `base`."
         )
     folds = [RunKey.parse(encoder).dataset for encoder in encoders]
-    missing = [fold for fold in folds if split_data_name(fold)[0] not in datasets]
+    missing = [fold for fold in folds if without_split(split_data_name(fold)[0]) not in datasets]
     if missing:
         raise UnsuitableError(
             where,

@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from probmetric import models
 from probmetric.config import (
     ELSEWHERE,
     OWN_VIEW,
@@ -82,10 +83,18 @@ class Draft:
 
     def apply(self, preset: Preset) -> None:
         """Apply a preset; an option of a component counts only where the component has it."""
-        for key, value in preset.set.items():
-            part, _, option = key.partition(".")
-            if not option or part not in REGISTRIES or part == "view" or self._takes(part, option):
-                self.set(key, value)
+        for key, value in self.taken_of(preset).items():
+            self.set(key, value)
+
+    def taken_of(self, preset: Preset) -> dict[str, Any]:
+        """Return the settings of a preset, by dotted key, that these settings have."""
+        parts = ((key, *key.partition(".")[::2]) for key in preset.set)
+        taken = (
+            key
+            for key, part, option in parts
+            if not option or part not in REGISTRIES or part == "view" or self._takes(part, option)
+        )
+        return {key: preset.set[key] for key in taken}
 
     def _takes(self, part: str, option: str) -> bool:
         component = self.components[part]
@@ -120,7 +129,10 @@ class Draft:
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of `RunSettings` that a method decides."""
-        return self.values | self.components | self.groups | {"base": self.base, "label": self.label}
+        backbone = self.components["backbone"]
+        headless = backbone is not None and not models.REGISTRY.holds(backbone.name, "has_head", backbone.options)
+        values = self.values | ({"dim": "features"} if headless else {})
+        return values | self.components | self.groups | {"base": self.base, "label": self.label}
 
 
 def _component(key: str, value: Any) -> Component | None:

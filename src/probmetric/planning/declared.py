@@ -5,6 +5,8 @@ makes it, and what of it is there.
     cub  cub-vmf            `data.on_request`: prepared when an experiment names them, or by
                             `dvc repro data/dvc.yaml:prepare@cub-vmf`
     cub-vmf+nearest0.2      label noise on either, stage noise@cub-vmf-nearest0.2 of the same file
+    cub-vmf+split1          the classes split in another way, with label noise or without: made of the former when a run
+                            asks for it; no stage of DVC, and nothing to declare
 """
 
 from __future__ import annotations
@@ -16,16 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from probmetric.config import ConfigError, DataSource, Params, load
-from probmetric.data import add_noise, prepare_dataset, verify_digest
+from probmetric.data import add_noise, prepare_dataset, split_classes, verify_digest
 from probmetric.data.manifest import FORMAT, MANIFEST, SUMMARY, DataError, read_summary, write_digest
 from probmetric.data.prepare import plugin_code
 from probmetric.data.raw import RawFiles, raw_content
 from probmetric.data.sources import REGISTRY, list_datasets
 from probmetric.data.status import DatasetStatus, dataset_status
+from probmetric.data.variants import same_images
 from probmetric.io import FileError, alone, digest_of, write_text
 from probmetric.process import call
 from probmetric.registry import Option, nearest
-from probmetric.runs.names import LabelNoise, RunKey, data_name, split_data_name
+from probmetric.runs.names import LabelNoise, RunKey, class_split, data_name, split_data_name, without_split
 from probmetric.runs.source import LINKS, is_own
 
 ON_REQUEST = "data/dvc.yaml"
@@ -44,6 +47,7 @@ def data_source(params: Params, name: str) -> DataSource:
     Raises:
         FileError: no dataset has that name; names the nearest.
     """
+    name = without_split(name)
     if name in params.data.on_request:
         return params.data.on_request[name]
     if name not in list_datasets():
@@ -54,19 +58,25 @@ def data_source(params: Params, name: str) -> DataSource:
 
 def strangers(params: Params, dataset: str) -> tuple[str, ...]:
     """Return the OOD sets declared for a dataset; one that has none of its own has those of its source."""
-    clean = split_data_name(dataset)[0]
+    clean = without_split(split_data_name(dataset)[0])
     return params.ood.get(clean, params.ood.get(data_source(params, clean).source, ()))
 
 
 def check_declared(params: Params, dataset: str, noise: float) -> None:
     """Raise `ConfigError`, with what to declare, unless `dataset` with `noise` is in params.yaml."""
     name = data_name(dataset, noise)
-    clean, label_noise = split_data_name(name)
+    split_name, label_noise = split_data_name(name)
+    clean = without_split(split_name)
     if clean not in dataset_names(params):
         hint = "add it to data.on_request." if clean in list_datasets() else nearest(clean, dataset_names(params))
         raise ConfigError(f"dataset {clean!r} is not declared in params.yaml: {hint}")
     if "+" in dataset and RunKey.parse(f"{dataset}/method/seed0").noise:
         raise ConfigError(f"datasets: write {dataset!r} as dataset {clean!r} with `noise: [{label_noise[5:]}]`.")
+    source = data_source(params, clean)
+    if class_split(name) and REGISTRY.holds(source.source, "closed_set", source.options):
+        raise ConfigError(
+            f"dataset {clean!r} tests on its training classes; they cannot be split: remove `splits` or `folds`."
+        )
     noisy = (*params.noise.datasets, *params.noise.on_request)
     if label_noise and (clean not in noisy or label_noise not in params.noise.variants):
         where = "noise.datasets" if clean in params.datasets else "noise.on_request"
@@ -115,7 +125,10 @@ def _restore(digest: Path, copy: Path) -> None:
 
 
 def _bring_up_to_date(params: Params, name: str) -> None:
-
+    if class_split(name):
+        _bring_up_to_date(params, without_split(split_data_name(name)[0]))
+        _make(params, name)
+        return
     if not Path(ON_REQUEST).exists() or not _as_in_file(params) or _is_a_plugins(params, name):
         _make(params, name)
         return
@@ -157,17 +170,20 @@ def _as_in_file(params: Params) -> bool:
 
 
 def _make(params: Params, name: str) -> None:
-    """Prepare a dataset, or its noisy variant, without DVC; what is there, whole and up to date is left as it is."""
-    folder, (clean, noise) = Path(params.data.prepared), split_data_name(name)
+    """Prepare a dataset, or a variant of it, without DVC; what is there, whole and up to date is left as it is."""
+    folder, (before, _, variant) = Path(params.data.prepared), name.rpartition("+")
     if (folder / name / "digest").exists() and not outdated(params, name):
         verify_digest(folder / name)
         return
-    if not noise:
-        prepare(params, clean, progress=True)
+    if not before:
+        prepare(params, name, progress=True)
         return
-    _make(params, clean)
-    label_noise = LabelNoise.parse(noise)
-    add_noise(folder / clean, folder / name, rate=label_noise.rate, kind=label_noise.kind, seed=label_noise.seed)
+    _make(params, before)
+    if split := class_split(f"+{variant}"):
+        split_classes(folder / before, folder / name, number=split, validation_only=variant.startswith("fold"))
+    else:
+        noise = LabelNoise.parse(variant)
+        add_noise(folder / before, folder / name, rate=noise.rate, kind=noise.kind, seed=noise.seed)
 
 
 def outdated(params: Params, name: str) -> str:
@@ -175,7 +191,7 @@ def outdated(params: Params, name: str) -> str:
 
     "" where nothing has, where it is not prepared, and where nobody can tell: its raw files are elsewhere.
     """
-    clean, noise = split_data_name(name)
+    before, clean = name.rpartition("+")[0], name.partition("+")[0]
     folder = Path(params.data.prepared) / name
     if not (folder / SUMMARY).exists():  # not the digest: a job that makes it again finds it deleted
         return ""
@@ -183,10 +199,10 @@ def outdated(params: Params, name: str) -> str:
         summary = read_summary(folder)
     except FileError as error:
         return str(error)
-    if noise and (changed := outdated(params, clean)):
+    if before and (changed := outdated(params, before)):
         return changed
-    if noise and {**summary, "noise": None} != {**read_summary(folder.with_name(clean)), "noise": None}:
-        return f"dataset {clean} was prepared again"
+    if before and not same_images(summary, read_summary(folder.with_name(before))):
+        return f"dataset {before} was prepared again"
     return _differing(params, clean, folder.with_name(clean), summary)
 
 
@@ -207,6 +223,7 @@ def made_of(params: Params, name: str, before: Mapping[str, Any]) -> dict[str, A
         "prepared": params.data.prepared,
         "seed": params.data.seed,
         "noise": noise,
+        "split": class_split(name),
         "format": FORMAT,
         "code": plugin_code(declared.source),
         "raw_content": _raw_content(params, clean) or before.get("raw_content", ""),
@@ -237,7 +254,7 @@ def _content(params: Params, declared: DataSource, folder: Path) -> str:
     Raises:
         DataError: they cannot be read.
     """
-    raw = Path(declared.raw or params.data.raw)
+    raw = params.data.raw_of(declared)
     if not raw.exists():
         return ""
     source = REGISTRY.create(declared.source, **declared.options)
@@ -257,7 +274,7 @@ def _differing(params: Params, name: str, folder: Path, made: dict[str, Any]) ->
     modules = [module for module in sorted(code) if made["code"].get(module) != code[module]]
     if modules:
         return f"{', '.join([module for module in modules if module != LINKS] or modules)} changed"
-    raw = Path(declared.raw or params.data.raw)
+    raw = params.data.raw_of(declared)
     if "raw_content" not in made or not raw.exists():
         return ""
     try:
@@ -284,7 +301,7 @@ def prepare(params: Params, name: str, *, output: Path | None = None, raw: Path 
     return prepare_dataset(
         declared.source,
         output or Path(folders.prepared) / name,
-        raw=raw or declared.raw or folders.raw,
+        raw=raw or folders.raw_of(declared),
         seed=folders.seed,
         progress=progress,
         **options,
@@ -300,8 +317,8 @@ def absent(params: Params, names: Iterable[str]) -> list[DatasetStatus]:
 
 def missing_files(params: Params, name: str) -> str:
     """Name the files that dataset `name` lacks to be prepared; "" if it can be, or is."""
-    raw = data_source(params, split_data_name(name)[0]).raw or params.data.raw
-    changed = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in (Path(raw), Path(params.data.prepared)))
+    raw = params.data.raw_of(data_source(params, split_data_name(name)[0]))
+    changed = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in (raw, Path(params.data.prepared)))
     return _missing_files(params.model_dump_json(include={"data", "datasets", "noise"}), name, changed)
 
 
@@ -316,7 +333,7 @@ def status(params: Params, names: Iterable[str] | None = None) -> list[DatasetSt
     rows = []
     for name in dataset_names(params) if names is None else names:
         declared = data_source(params, name)
-        raw = Path(declared.raw or params.data.raw)
+        raw = params.data.raw_of(declared)
         subset = bool(declared.options.get("subset", False))
         rows.append(dataset_status(name, declared.source, raw, Path(params.data.prepared), subset=subset))
     return rows

@@ -38,7 +38,7 @@ from probmetric.planning.experiments import (
     with_selections,
 )
 from probmetric.registry import nearest
-from probmetric.runs.names import RunKey, override_items, split_data_name, table_of
+from probmetric.runs.names import RunKey, override_items, split_data_name, table_of, with_split, without_split
 from probmetric.runs.plan import Run
 
 _POSTERIOR_KEYS = ("uncertainty", "evaluation")
@@ -232,7 +232,8 @@ def _with_seed(run: Run, seed: int) -> Run:
 def _points(grid: Grid) -> Iterator[Point]:
     """Yield the points of a block."""
     overrides = [dict(zip(grid.set, values, strict=True)) for values in itertools.product(*grid.set.values())]
-    for dataset, noise, method, seed in itertools.product(grid.datasets, grid.noise, grid.methods, grid.seeds):
+    datasets = [with_split(dataset, split) for dataset in grid.datasets for split in range(grid.splits)]
+    for dataset, noise, method, seed in itertools.product(datasets, grid.noise, grid.methods, grid.seeds):
         for chosen in overrides:
             yield Point(dataset=dataset, method=method, noise=noise, seed=seed, overrides=chosen)
 
@@ -275,11 +276,12 @@ def resolve(params: Params, methods: Mapping[str, Method], point: Point) -> Run:
 
 def _composed_on_base(params: Params, methods: Mapping[str, Method], point: Point) -> tuple[Draft, str]:
     """Return the settings of a run, its overrides applied, and the fidelity of an uncertainty on a borrowed encoder."""
-    draft = composed(params, methods, point.method, point.dataset)
+    dataset = without_split(point.dataset)
+    draft = composed(params, methods, point.method, dataset)
     fidelity = ""
     if draft.base:
         borrowing, fidelity = draft, draft.values["fidelity"]
-        draft = composed(params, methods, borrowing.base or "", point.dataset)
+        draft = composed(params, methods, borrowing.base or "", dataset)
         if draft.base:
             raise ConfigError(
                 f"methods.{point.method}: its base {borrowing.base!r} trains nothing itself; name {draft.base!r}."

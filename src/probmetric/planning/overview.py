@@ -12,7 +12,7 @@ from probmetric.planning.declared import status
 from probmetric.planning.expansion import plan_experiment
 from probmetric.planning.experiments import experiment_names
 from probmetric.runs.folder import RunFolder
-from probmetric.runs.names import split_data_name
+from probmetric.runs.names import split_data_name, without_split
 
 if TYPE_CHECKING:
     from probmetric.planning.workflow import WorkflowPlan
@@ -89,4 +89,4 @@ class _Marks:
         """Return nothing if prepared, `*` if it will be when asked for, `!` if its archives are missing."""
         if (self.prepared / data / "digest").exists():
             return ""
-        return "!" if split_data_name(data)[0] in self.lacking else "*"
+        return "!" if without_split(split_data_name(data)[0]) in self.lacking else "*"

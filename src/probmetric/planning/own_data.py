@@ -5,59 +5,79 @@ What is written is checked before it is written: the source lists the images, th
 
 from __future__ import annotations
 
+import copy
+import os
 import re
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from probmetric.config import ConfigError, Params, parse
+from probmetric.data.image_folder import SPLIT_FOLDERS
 from probmetric.data.raw import RawFiles
 from probmetric.data.sources import REGISTRY as SOURCES
 from probmetric.data.sources._base import Table
+from probmetric.data.sources._own import SplitError
+from probmetric.data.sources.table import columns_of
 from probmetric.io import read_text, read_yaml, write_text
 from probmetric.planning.declared import PARAMS, dataset_names
 from probmetric.planning.experiments import EXPERIMENTS
+from probmetric.planning.own_methods import (
+    DECODED,
+    NETWORK,
+    NO_NETWORK,
+    PIXELS,
+    Extent,
+    Measured,
+    Row,
+    measured,
+    of_photos,
+    of_vectors,
+)
 
 TABLES, VECTORS = (".csv", ".tsv"), (".npy", ".npz", ".safetensors")
 MANY_CLASSES = 20
 MOST_TESTED = 10_000  # vectors that evaluation compares with each other by default: its time grows with the square
-LARGER_VAL = (0.3, 0.5)  # shares tried where the usual one leaves each class a single validation image
+LARGER_VAL = (0.3, 0.5)  # shares tried where the usual one leaves too little to choose by
 NAME = re.compile("[a-z][a-z0-9_-]*")  # what rules of the workflow take for a dataset and for an experiment
-ON_PIXELS = ("arcface", "contrastive", "laplace")
-ON_VECTORS: dict[str, dict[str, Any]] = {
-    "vectors_arcface": {
-        "label": "ArcFace on vectors",
-        "backbone": "vectors",
-        "loss": "arcface",
-        "training": {"epochs": 6, "batch_size": 512},
-    },
-    "vectors_laplace": {
-        "label": "ArcFace on vectors + Laplace",
-        "base": "vectors_arcface",
-        "uncertainty": "laplace",
-    },
-    "vectors_pfe": {"label": "ArcFace on vectors + PFE", "base": "vectors_arcface", "uncertainty": "pfe"},
-}
-OF_MANY: dict[str, dict[str, Any]] = {
-    "vectors_arcface": ON_VECTORS["vectors_arcface"] | {"training": {"epochs": 3, "batch_size": 256}},
-    "vectors_pfe": ON_VECTORS["vectors_pfe"] | {"uncertainty": {"name": "pfe", "epochs": 3}},
-}
+MANY_VALIDATING, FEW_VALIDATING = 10, 5  # classes held out
 
 
-def init(place: Path, name: str, *, split: str = "", options: dict[str, Any] | None = None) -> str:
-    """Declare the data at `place` as dataset `name` and write the experiment of that name; says what was found.
+@dataclass(frozen=True)
+class Wish:
+    """What a user asks `init` for.
 
-    Args:
+    Attributes:
         place: a folder with one folder per class, a CSV, TSV or Parquet file, or a file of vectors.
         name: what dataset and experiment are called.
-        split: by_class, by_image or by_group; by default by_class where there are many classes, else by_image.
-        options: further options of the source, such as `on_error`.
+        split: by_class, by_image or by_group; "": by_class where there are many classes, else by_image.
+        options: further options of the source, such as `on_error`; "" leaves one out.
+        extent: how many methods and seeds.
+        scratch: whether a small net is trained from scratch, too.
+        network: tag in timm of the pretrained network.
+    """
+
+    place: Path
+    name: str
+    split: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    extent: Extent = "usual"
+    scratch: bool = False
+    network: str = NETWORK
+
+
+def init(wish: Wish) -> str:
+    """Declare somebody's data as a dataset and write the experiment of that name; says what will be done.
 
     Raises:
-        ConfigError: the name is none or taken, or params.yaml cannot be extended.
+        ConfigError: the name is none or taken, params.yaml cannot be extended, or weights are missing.
         DataError: there is no data, or too little.
     """
+    name = wish.name
     if not NAME.fullmatch(name) or _as_yaml(name) != name:
         raise ConfigError(
             f"{name!r} cannot name a dataset; use lower-case letters, digits, '-', '_', a letter first, not null."
@@ -66,24 +86,95 @@ def init(place: Path, name: str, *, split: str = "", options: dict[str, Any] | N
     experiment = EXPERIMENTS / f"{name}.yaml"
     if name in dataset_names(params) or experiment.exists():
         raise ConfigError(f"the name {name!r} is taken by a dataset or experiment; choose another one.")
+    place = _class_folders(wish.place)
     source = source_of(place)
-    chosen = {key: value for key, value in (options or {}).items() if key in SOURCES.options(source)}
-    table, chosen = _read(place, source, split, chosen)
+    options = {key: value for key, value in wish.options.items() if value and key in SOURCES.options(source)}
+    options |= _folder_of_images(place, source, options)
+    table, chosen = _read(place, source, wish.split, options)
+    if not _count(table, "train"):
+        raise ConfigError(f"{place} has images to test on only; add some of other splits, to train and to validate on.")
     text = _with_dataset(read_text(PARAMS), name, {"source": source, "raw": str(place), **chosen})
     _check(text, name)
+    speed = None if source == "embeddings" else measured(wish.network)
+    rows = (
+        of_vectors(extent=wish.extent)
+        if speed is None
+        else of_photos(wish.network, speed.last_stage, extent=wish.extent, scratch=wish.scratch)
+    )
+    many = source == "embeddings" and len(table.columns["split"]) > 2 * MOST_TESTED
+    if many:
+        rows = {method: replace(row, seeds=1) for method, row in rows.items()}
     write_text(PARAMS, text)
-    write_text(experiment, _experiment(name, source, table))
-    counts = Counter(table.columns["split"].tolist())
-    classes = len(set(table.columns["label"].tolist()))
-    shared = ", ".join(f"{counts[part]} {part}" for part in ("train", "val", "test"))
+    write_text(experiment, _experiment(name, table, rows, many=many))
     return "\n".join(
         [
-            f"{place}: {sum(counts.values())} of {classes} classes ({shared}), split {chosen['split']}.",
-            *(f"Note: {note}." for note in table.notes),
+            *_data_lines(place, table, chosen["split"]),
+            *_plan_lines(wish, table, rows, speed),
             f"Written: dataset {name!r} in {PARAMS}, {experiment}.",
             f"Next: snakemake --config experiments={name}",
+            f"Then: probmetric recommend {name}    which of them to deploy, chosen on the validation images",
         ]
     )
+
+
+def _class_folders(place: Path) -> Path:
+    """Return the folder in `place` that holds the class folders, where it is the only folder and they lie in it."""
+    if place.is_dir():
+        inside = [each for each in place.iterdir() if each.is_dir() and not each.name.startswith(".")]
+        if len(inside) == 1 and inside[0].name not in SPLIT_FOLDERS and any(e.is_dir() for e in inside[0].iterdir()):
+            return inside[0]
+    return place
+
+
+def _folder_of_images(place: Path, source: str, options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the option `images` for a table whose paths are absolute and lie elsewhere."""
+    if source != "table":
+        return {}
+    paths = columns_of(place).get(options.get("path_column", "path"))
+    if paths is None or not all(Path(str(path)).is_absolute() for path in paths.tolist()):
+        return {}
+    folder = Path(os.path.commonpath([Path(str(path)).parent for path in paths.tolist()]))
+    return {"images": str(folder)} if folder.is_dir() and not folder.is_relative_to(place.parent.resolve()) else {}
+
+
+def _data_lines(place: Path, table: Table, split: str) -> list[str]:
+    """Return what is there, how it is shared out, and what to be warned of."""
+    labels, splits = table.columns["label"], table.columns["split"]
+    counts, classes = Counter(splits.tolist()), len(np.unique(labels))
+    shared = ", ".join(f"{counts[part]} {part}" for part in ("train", "val", "test"))
+    lines = [f"{place}: {sum(counts.values())} of {classes} classes ({shared}), split {split}."]
+    lines += [f"Note: {note}." for note in table.notes]
+    trained, validating = (len(np.unique(labels[splits == part])) for part in ("train", "val"))
+    if 0 < validating <= FEW_VALIDATING and split == "by_class":
+        lines.append(
+            f"Warning: {validating} classes validate, so that the choice between methods is rough; more classes of "
+            f"images, or a larger val_fraction in {PARAMS}, make it better."
+        )
+    if 0 < trained < classes:
+        lines.append(
+            f"Warning: training sees {trained} of {classes} classes, the others measure it. The model to deploy can be "
+            "trained on the validation classes too (refit): `probmetric recommend` says how."
+        )
+    return lines
+
+
+def _plan_lines(wish: Wish, table: Table, rows: Mapping[str, Row], speed: Measured | None) -> list[str]:
+    """Return what will be run, and what it takes on this machine."""
+    splits = table.columns["split"]
+    images, training, cores = len(splits), int((splits == "train").sum()), os.cpu_count() or 1
+    seen = f"{wish.network}, published weights, {PIXELS} x {PIXELS} pixels" if speed else "vectors, no network"
+    seconds = {name: (speed or NO_NETWORK).seconds(row, images=images, training=training) for name, row in rows.items()}
+    total = (sum(seconds.values()) + (images / DECODED if speed else 0.0)) / cores
+    runs = sum(row.seeds for row in rows.values())
+    lines = [f"Plan ({seen}): {runs} runs, about {_duration(total)} on {cores} cores as busy as now."]
+    for name, row in rows.items():
+        times = "1 run" if row.seeds == 1 else f"{row.seeds} runs"
+        lines.append(f"  {name:<20} {times:<7} {_duration(seconds[name]):>7}  {row.what}")
+    return lines
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 def source_of(place: Path) -> str:
@@ -112,18 +203,29 @@ def source_of(place: Path) -> str:
 def _read(place: Path, source: str, split: str, options: dict[str, Any]) -> tuple[Table, dict[str, Any]]:
     """Return what the source lists, and its options with the split that suits the number of classes."""
     chosen = {"split": split or "by_image"} | options
-    table = _listed(place, source, chosen)
+    try:
+        table = _listed(place, source, chosen)
+    except SplitError:  # the data name their splits, with other classes in each
+        if split:
+            raise
+        chosen["split"] = "by_class"
+        table = _listed(place, source, chosen)
     better = _suited(table, source, chosen, fixed=bool(split))
     if better != chosen:
         table = _listed(place, source, better)
-    for fraction in LARGER_VAL:
-        if max(_sizes(table, "val")) > 1:
-            break
+    for fraction in LARGER_VAL if not _can_choose(table) and "val_fraction" not in better else ():
         tried = better | {"val_fraction": fraction}
         larger = _listed(place, source, tried)
-        if max(_sizes(larger, "val")) > 1 < min(_sizes(larger, "train")):
+        changed = _count(larger, "val") > _count(table, "val")
+        if changed and max(_sizes(larger, "val")) > 1 < min(_sizes(larger, "train")):
             return larger, tried
     return table, better
+
+
+def _can_choose(table: Table) -> bool:
+    """Say whether retrieval among the validation images can choose between methods."""
+    sizes = _sizes(table, "val")
+    return max(sizes) > 1 and (table.protocol == "closed_set" or len(sizes) >= MANY_VALIDATING)
 
 
 def _sizes(table: Table, split: str) -> list[int]:
@@ -181,21 +283,23 @@ def _check(text: str, name: str) -> None:
         raise ConfigError(f"{PARAMS}: dataset {name!r} could not be added under data.on_request; add it by hand.")
 
 
-def _experiment(name: str, source: str, table: Table) -> str:
+def _experiment(name: str, table: Table, rows: Mapping[str, Row], *, many: bool) -> str:
     import yaml
 
-    methods = list(ON_VECTORS) if source == "embeddings" else list(ON_PIXELS)
     closed = ["classification/accuracy", "calibration/ece"] if table.protocol == "closed_set" else []
-    many = source == "embeddings" and len(table.columns["split"]) > 2 * MOST_TESTED
+    by_seeds: dict[int, list[str]] = {}
+    for method, row in rows.items():
+        by_seeds.setdefault(row.seeds, []).append(method)
     values: dict[str, Any] = {
         "title": f"{name}: which method, and how sure",
         "description": f"Written by `probmetric init`: {table.description}.{_of_many(table) if many else ''}",
-        "runs": [{"datasets": [name], "methods": methods, "seeds": [0] if many else [0, 1, 2]}],
+        "runs": [
+            {"datasets": [name], "methods": methods, "seeds": list(range(seeds))} for seeds, methods in by_seeds.items()
+        ],
+        "methods": {method: copy.deepcopy(row.settings) for method, row in rows.items()},
+        "metrics": ["retrieval/recall_at_1", "retrieval/map_at_r", *closed, "sparsification/error_auroc"],
+        "figures": ["metric_per_method", "learning_curves", "sparsification"],
     }
-    if source == "embeddings":
-        values["methods"] = ON_VECTORS | (OF_MANY if many else {})
-    values["metrics"] = ["retrieval/recall_at_1", "retrieval/map_at_r", *closed, "sparsification/error_auroc"]
-    values["figures"] = ["metric_per_method", "learning_curves", "sparsification"]
     head = "# yaml-language-server: $schema=../schemas/experiment.schema.json\n"
     return head + yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)
 
@@ -205,6 +309,5 @@ def _of_many(table: Table) -> str:
     tested, count = _count(table, "test"), len(table.columns["split"])
     return (
         f" To be quick, {tested:,} of {count:,} vectors are tested, with one seed, which says nothing about the spread "
-        "over seeds, and heads are trained for three epochs; a larger test_fraction in params.yaml and more seeds and "
-        "epochs in the experiment say more."
+        "over seeds; a larger test_fraction in params.yaml and more seeds in the experiment say more."
     )

@@ -1,6 +1,7 @@
 """`probmetric init` in an empty folder: the workflow's own files, from the wheel or from the checkout.
 
-Such a project has no dvc.yaml, whose stages name files of the checkout: its data is prepared without DVC.
+Such a project has no dvc.yaml, whose stages name files of the checkout: its data is prepared without DVC. Its conda
+file names this version of the package instead of the checkout and its locked requirements.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from pathlib import Path
 
 import probmetric
 from probmetric.config import ConfigError
+from probmetric.io import read_text, write_text
 from probmetric.planning.declared import PARAMS
 
 FILES = ("Snakefile", ".gitignore", "workflow", "params.yaml")  # the last one says that the project is whole
 LINK, LINKED = "profiles", "workflow/profiles"  # where Snakemake looks for the default profile
+CONDA = Path("workflow/envs/probmetric.yaml")
+CHECKOUT = "      - -r ../../requirements.lock\n      - -e ../..\n"
 PACKAGE = Path(probmetric.__file__).parent
 
 
@@ -41,6 +45,8 @@ def start(folder: Path) -> list[str]:
             shutil.copytree(place, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copyfile(place, folder / name)
+    conda, installed = read_text(folder / CONDA), f"      - probmetric[all]=={probmetric.__version__}\n"
+    write_text(folder / CONDA, conda.replace(CHECKOUT, installed))
     return [*written, LINK]
 
 

@@ -11,21 +11,23 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, parse
-from probmetric.io import read_json, read_yaml, write_json
+from probmetric.io import digest_of, read_json, read_yaml, write_json
+from probmetric.metrics.ood import UNANSWERABLE
 from probmetric.models import REGISTRY as BACKBONES
-from probmetric.models._weights import missing_weights, unknown_tag
+from probmetric.models._weights import missing_weights, unfit_weights, unknown_tag
 from probmetric.planning.declared import absent, outdated, strangers
 from probmetric.planning.expansion import PlannedExperiment, find_run, origins, plan_experiment
 from probmetric.planning.metric_names import check_metrics
 from probmetric.planning.plans import DataPlan, ReportPlan, reporting_code
 from probmetric.process import switch_telemetry_off
+from probmetric.reporting.claims import load_claims
 from probmetric.reporting.figures import REGISTRY as FIGURES
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.identity import planned_steps, plugin_modules
@@ -126,6 +128,8 @@ class WorkflowPlan:
         report = planned.spec.model_dump(mode="json", include={"title", "description", "metrics", "figures"})
         report["labels"] = {run.settings.method: run.settings.label for run in planned.runs}
         report["prepared"] = self.params.data.prepared
+        report["plan"] = self.plan_digest(experiment)
+        report["committed"] = "" if planned.substitution else planned.spec.plan
         if planned.budgets:
             report["budgets"] = dict(planned.budgets)
             report["tuned"] = dict(planned.tuned)
@@ -152,21 +156,23 @@ class WorkflowPlan:
             )
 
     def _check_weights(self) -> None:
-        """Stop if a run that is still to be trained starts from weights that are nowhere: no such file, no such tag."""
-        for name, run in self._starting_from_weights():
-            weights, why = run.settings.pretrained, ""
-            if isinstance(weights, str) and not Path(weights).is_file():
-                why = f"there is no weight file {weights}; correct it or put it there"
-            elif tag := _published(run):
-                why = unknown_tag(tag)
+        """Stop if a run that is still to be trained names a network or weights that are nowhere, or do not fit."""
+        for name, run in self._untrained():
+            weights, tag, why = run.settings.pretrained, _timm_tag(run), ""
+            if unknown := tag and unknown_tag(tag):
+                raise ConfigError(f"run {name}: backbone: {unknown}.")
+            if isinstance(weights, str) and run.origin not in self.runs:
+                if not Path(weights).is_file():
+                    why = f"there is no weight file {weights}; correct it or put it there"
+                elif tag:
+                    why = unfit_weights(weights, tag).rstrip(".")
             if why:
                 raise ConfigError(f"run {name}: pretrained: {why}.")
 
-    def _starting_from_weights(self) -> Iterator[tuple[str, Run]]:
-        """Yield the runs still to be trained that start from weights of no other run of the plan."""
+    def _untrained(self) -> Iterator[tuple[str, Run]]:
+        """Yield the runs still to be trained."""
         for name, run in self.runs.items():
-            starts = run.settings.pretrained and run.trains and run.origin not in self.runs
-            if starts and not self.judge.verdict(name, "train").usable:
+            if run.trains and not self.judge.verdict(name, "train").usable:
                 yield name, run
 
     @functools.cached_property
@@ -175,6 +181,12 @@ class WorkflowPlan:
         names = dict.fromkeys(name for run in self.runs.values() for name in run.data)
         reasons = {name: outdated(self.params, name) for name in names}
         return {name: why for name, why in reasons.items() if why}
+
+    def plan_digest(self, experiment: str) -> str:
+        """Return the digest of what an experiment is about to ask: runs with all their settings, metrics, claims."""
+        runs = {name: self.runs[name].settings.model_dump(mode="json") for name in self.run_names(experiment)}
+        claims = [asdict(claim) for claim in load_claims()]
+        return digest_of([runs, list(self.planned[experiment].spec.metrics), claims])[:12]
 
     def notice(self) -> str:
         """Return what is to be said at the start of a workflow; empty where all is as planned."""
@@ -186,15 +198,22 @@ class WorkflowPlan:
             'go unnoticed; name it in the module: READS = ["scale.npy"].'
             for module in unnamed_reads(*sorted(modules))
         ]
-        tags = dict.fromkeys(filter(None, (_published(run) for _, run in self._starting_from_weights())))
-        lines += [f"Warning: pretrained: {why}." for why in map(missing_weights, tags) if why]
+        lines += [
+            f"Warning: the plan of {name} is {digest}, not {planned.spec.plan}, which its experiment file has."
+            for name, planned in self.planned.items()
+            if planned.spec.plan
+            and not planned.substitution
+            and (digest := self.plan_digest(name)) != planned.spec.plan
+        ]
+        tags = dict.fromkeys(_timm_tag(run) for _, run in self._untrained() if run.settings.pretrained is True)
+        lines += [f"Warning: pretrained: {why}." for why in map(missing_weights, filter(None, tags)) if why]
         return "\n".join(lines)
 
 
-def _published(run: Run) -> str:
-    """Return the tag of timm's whose published weights a run starts from; empty where it starts from none."""
-    starts = run.settings.pretrained is True and run.settings.backbone.name == "timm"
-    return str(run.settings.backbone.options.get("tag", TIMM_TAG)) if starts else ""
+def _timm_tag(run: Run) -> str:
+    """Return the tag of timm's that a run's backbone has; empty for another backbone."""
+    backbone = run.settings.backbone
+    return str(backbone.options.get("tag", TIMM_TAG)) if backbone.name == "timm" else ""
 
 
 def run_inputs(run: str, result_of: str) -> list[str]:
@@ -246,7 +265,7 @@ def _check_report(params: Params, name: str, planned: PlannedExperiment) -> None
             FIGURES.check(figure)
         except ValueError as error:
             raise ConfigError(f"experiment {name}: figures: {error}") from None
-    sets = [other for run in planned.runs for other in strangers(params, run.settings.dataset)]
+    sets = [UNANSWERABLE, *(other for run in planned.runs for other in strangers(params, run.settings.dataset))]
     check_metrics(f"experiment {name}", planned.spec.metrics, ks=params.evaluation.ks, ood=sets)
 
 

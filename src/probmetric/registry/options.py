@@ -139,11 +139,6 @@ class Option:
         """What it takes, for people: `float or None`, `'a', 'b'`."""
         return ", ".join(map(repr, self.choices)) if self.choices else " or ".join(self.types) or "anything"
 
-    @property
-    def is_number(self) -> bool:
-        """Whether it takes numbers."""
-        return bool({"float", "int"} & set(self.types))
-
     def check(self, where: str, value: Any, others: Mapping[str, Any] | None = None) -> Any:
         """Return `value`, an integer as a float where floats are asked.
 

@@ -3,7 +3,7 @@
 Nothing here trains or evaluates: every function reads run folders or the files of `reports/<experiment>/` and
 writes files. What is missing on disk is shown as "not run"; nothing is filled in.
 
-    run folders     -> results    the long table: runs.parquet, metrics.json
+    run folders     -> results    the long table: runs.parquet, metrics/<data>--<method>.json
     the long table  -> tables, claims, published: table.{md,csv,tex}, claims.csv, published.csv
     run folders     -> figures    figures/<name>.{png,pdf,json}
     all of them     -> page       index.html

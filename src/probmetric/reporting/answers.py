@@ -20,7 +20,9 @@ NAMED = 4
 class Answer:
     """Which method is best on one dataset, in sentences; `floor` says that it learns nothing."""
 
+    data: str
     title: str
+    method: str
     best: str
     value: str
     metric: str
@@ -36,19 +38,21 @@ def answers(table: pd.DataFrame) -> list[Answer]:
 
 def _answer(title: str, methods: Sequence[Any]) -> Answer:
     """Rank methods, given as rows of the table."""
-    metric, lower = methods[0].heading, methods[0].direction == "lower"
+    metric, lower, data = methods[0].heading, methods[0].direction == "lower", methods[0].data
     ranked = [cell for cell in methods if cell.status == "measured" and cell.against_best != "other length"]
     ranked.sort(key=lambda cell: cell.mean, reverse=not lower)
     if not ranked:
-        return Answer(title, "not run", "", metric, "No run on this dataset is finished.")
+        return Answer(data, title, "", "not run", "", metric, "No run on this dataset is finished.")
     best = ranked[0]
-    value = number(best) if "±" in number(best) else f"{number(best)} (one seed)"
+    value = number(best) if best.seeds > 1 else f"{number(best)} (one seed)"
     if len(ranked) == 1:
-        return Answer(title, best.label, value, metric, "The only method with a finished run.")
+        return Answer(data, title, best.method, best.label, value, metric, "The only method with a finished run.")
     runner_up = ranked[1]
     ahead = "below" if lower else "above"
     margin = f"{abs(best.mean - runner_up.mean):.{best.digits}f} {ahead} {runner_up.label}."
-    return Answer(title, best.label, value, metric, margin, _significance(ranked), is_floor(best.method))
+    return Answer(
+        data, title, best.method, best.label, value, metric, margin, _significance(ranked), is_floor(best.method)
+    )
 
 
 def is_floor(variant: str) -> bool:

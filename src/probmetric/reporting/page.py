@@ -1,8 +1,9 @@
-"""One self-contained HTML page per experiment: the answer first, then tables, figures, protocol and provenance.
+"""One self-contained HTML page per experiment: the answer, one table, how sure the answers are; details are folded.
 
 A section is a function of what the report found (`Contents`) and a template of its name. Figures are embedded, nothing
 is fetched from anywhere, all text from results and configuration is escaped; the browser runs no script but the page's
-own, which sorts and filters tables. The page holds no date, so the same results give the same bytes.
+own, which sorts and filters tables and turns the pages of questions. The page holds no date, so the same results give
+the same bytes.
 """
 
 from __future__ import annotations
@@ -28,27 +29,21 @@ from PIL import Image
 from probmetric.data.manifest import SUMMARY, read_summary
 from probmetric.io import FileError, check_readable, of_kind, present, read_json, read_text
 from probmetric.metrics.selection import selection_warning
-from probmetric.reporting import tables, uncertainty
+from probmetric.reporting import certified, questions, tables, uncertainty
 from probmetric.reporting.answers import answers
 from probmetric.reporting.claims import Finding, board
 from probmetric.reporting.experiment import ReportContext
+from probmetric.reporting.figures import STANDING
+from probmetric.reporting.headline import headlines
 from probmetric.reporting.published import comparing
 from probmetric.reporting.results import validations
+from probmetric.reporting.settings import HOW_TO_ADD_FROZEN, frozen_baselines, settings_of
 from probmetric.reporting.words import group_title, override_words
 from probmetric.runs.folder import RunFolder, flatten
 
 TEMPLATES = Path(__file__).parent / "templates"
 LONGEST_WEBP = 16383
 _SPLITS = dict[str, dict[Literal["images", "classes"], int]]
-_SETTINGS = {
-    "loss.name": "Loss",
-    "uncertainty.name": "Uncertainty",
-    "backbone.name": "Backbone",
-    "dim": "Dim",
-    "training.epochs": "Epochs",
-    "training.learning_rate": "Learning rate",
-    "base": "Encoder of",
-}
 _FILES = {
     "table.md": "table as Markdown",
     "table.csv": "table as CSV, full precision",
@@ -56,7 +51,6 @@ _FILES = {
     "claims.csv": "the papers' claims, tested",
     "published.csv": "published numbers beside ours",
     "runs.parquet": "every metric of every run",
-    "metrics.json": "means, as compared by dvc metrics diff",
 }
 Values = dict[str, Any]
 
@@ -76,9 +70,14 @@ class Contents:
         return uncertainty.trust(self.context)
 
     @functools.cached_property
-    def certificates(self) -> dict[str, dict[str, list[uncertainty.Held]]]:
+    def certificates(self) -> dict[str, dict[str, list[certified.Held]]]:
         """Title of the dataset -> label of the method -> certificates of its runs."""
-        return uncertainty.certificates(self.context)
+        return certified.certificates(self.context)
+
+    @functools.cached_property
+    def browsers(self) -> list[questions.Browser]:
+        """Questions to click through, of every dataset with pictures."""
+        return questions.browsers(self.context)
 
     @functools.cached_property
     def cautions(self) -> dict[str, dict[str, str]]:
@@ -86,7 +85,7 @@ class Contents:
         reasons: dict[tuple[str, str], list[str]] = defaultdict(list)
         runs: Counter[tuple[str, str]] = Counter()
         for run in self.context.runs:
-            place = group_title(run.key.data), self.context.label(run.key.variant)
+            place = group_title(run.key.group), self.context.label(run.key.variant)
             runs[place] += 1
             if reason := selection_caution(run, self.context.trained_by(run)):
                 reasons[place].append(reason)
@@ -104,10 +103,10 @@ class Contents:
 def selection_caution(run: RunFolder, trained: RunFolder) -> str:
     """Say what speaks against the choice of the weights of `run`, made in `trained`; empty for nothing."""
     values = [row.get("val_metric") for row in trained.history]
-    if not (known := validations(trained.history)):
+    if not (validated := validations(trained.history)):
         return ""
     selected = run.find("training.selected_epoch")
-    latest = max(epoch for epoch, value in enumerate(values) if value == max(known))
+    latest = max(epoch for epoch, value in enumerate(values) if value == max(validated))
     return selection_warning(values, selected if isinstance(selected, int) else latest)
 
 
@@ -115,10 +114,10 @@ def render(contents: Contents) -> str:
     """Return the page as text."""
     pages, context = environment(), contents.context
     sections = []
-    for name, (heading, build) in SECTIONS.items():
+    for name, (heading, folded, build) in SECTIONS.items():
         if (values := build(contents)) is not None:
             template = pages.get_template(f"{name}.html.j2")
-            sections.append((name, heading, Markup(template.render(context=context, **values))))
+            sections.append((name, heading, folded, Markup(template.render(context=context, **values))))
     page = pages.get_template("report.html.j2")
     return page.render(context=context, title=context.title or context.name, sections=sections, script=_script())
 
@@ -133,6 +132,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     pages.filters |= {"words": override_words, "coded": _coded}
+    pages.globals |= {"columns": questions.COLUMNS, "anchor": _anchor}
     pages.tests["missing"] = pd.isna
     return pages
 
@@ -142,35 +142,49 @@ def _coded(text: str) -> Markup:
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
+def _anchor(variant: str) -> str:
+    """Return the name of the place on the page that holds a method's settings."""
+    return f"settings-{quote(variant, safe='')}"
+
+
 def _script() -> dict[str, str]:
     """Return the script of the page as it stands there, and its digest: the page's policy lets no other run."""
-    text = read_text(TEMPLATES / "tables.js")
+    text = "".join(read_text(TEMPLATES / name) for name in ("tables.js", "questions.js"))
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return {"text": Markup(text), "policy": f"sha256-{digest}"}
 
 
 def _answer(contents: Contents) -> Values:
+    found = answers(contents.table)
     return {
-        "answers": answers(contents.table),
+        "answers": found,
+        "headlines": headlines(contents.context, found),
+        "browsers": {browser.title: browser for browser in contents.browsers},
         "cautions": contents.cautions,
-        "trust": contents.trust,
-        "trust_sentence": uncertainty.trust_sentence,
         "certificates": contents.certificates,
         "seeds": contents.seeds,
+        "how_to_add_frozen": "" if frozen_baselines(contents.context) else HOW_TO_ADD_FROZEN,
     }
 
 
+def _questions(contents: Contents) -> Values | None:
+    return {"browsers": contents.browsers} if contents.browsers else None
+
+
+def _labels(contents: Contents) -> Values | None:
+    return {"browsers": contents.browsers, "listed": questions.LISTED} if contents.browsers else None
+
+
 def _uncertainty(contents: Contents) -> Values | None:
-    return (
-        {
-            "trust": contents.trust,
-            "certificates": contents.certificates,
-            "questions": uncertainty.QUESTIONS,
-            "thresholds": {"auroc": uncertainty.LEAST_AUROC, "ece": uncertainty.LARGEST_ECE},
-        }
-        if contents.trust
-        else None
-    )
+    thresholds = {"auroc": uncertainty.LEAST_AUROC, "ece": uncertainty.LARGEST_ECE}
+    shown = {"trust": contents.trust, "certificates": contents.certificates, "thresholds": thresholds}
+    return shown | {"questions": uncertainty.QUESTIONS} if contents.trust else None
+
+
+def _added(contents: Contents) -> Values | None:
+    scores = uncertainty.score_tables(contents.context)
+    errors = {title: table for title, found in scores.items() for table in found if table.adds}
+    return {"scores": errors} if errors else None
 
 
 def _scores(contents: Contents) -> Values | None:
@@ -194,21 +208,30 @@ def _folders(context: ReportContext) -> dict[tuple[str, str], list[tuple[int, st
     folders: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
     for run in sorted(context.runs, key=lambda run: run.key.seed):
         folder = os.path.relpath(run.path, context.folder)
-        folders[run.key.data, run.key.variant].append((run.key.seed, f"{quote(folder, safe='/+=')}/"))
+        folders[run.key.group, run.key.variant].append((run.key.seed, f"{quote(folder, safe='/+=')}/"))
     return folders
 
 
-def _claims(contents: Contents) -> Values:
-    return {"board": board.board(contents.context, contents.findings), "texts": board}
+def _claims(contents: Contents) -> Values | None:
+    found = board.board(contents.context, contents.findings)
+    return {"board": found, "texts": board} if found.lines else None
 
 
 def _published(contents: Contents) -> Values | None:
-    return {"blocks": comparing.blocks(contents.published), "texts": comparing} if contents.published else None
+    blocks = [block for block in comparing.blocks(contents.published) if block.measured]
+    return {"blocks": blocks, "texts": comparing} if blocks else None
+
+
+def _sure(contents: Contents) -> Values | None:
+    folder = contents.context.folder / "figures"
+    drawn = [_figure(folder, name) for name in STANDING if present(folder / f"{name}.json")]
+    drawn = [figure for figure in drawn if not figure["empty"]]
+    return {"figures": drawn} if drawn else None
 
 
 def _figures(contents: Contents) -> Values | None:
     context = contents.context
-    drawn = [_figure(context.folder / "figures", name) for name in context.figures]
+    drawn = [_figure(context.folder / "figures", name) for name in context.figures if name not in STANDING]
     return {"figures": drawn} if drawn else None
 
 
@@ -246,7 +269,6 @@ def _protocol(contents: Contents) -> Values:
         "seeds": contents.seeds,
         "cautions": contents.cautions,
         "datasets": [_dataset(contents.context, data) for data in contents.context.data],
-        "methods": _methods(contents.context),
     }
 
 
@@ -270,26 +292,13 @@ def _dataset(context: ReportContext, data: str) -> Values:
     }
 
 
-def _methods(context: ReportContext) -> Values:
-    """Return heads and rows of the table that says what each method is."""
-    first: dict[str, RunFolder] = {}
-    for run in context.runs:
-        first.setdefault(run.key.variant, run)
-    flat = {variant: flatten(run.record.get("settings", run.record)) for variant, run in first.items()}
-    used = [name for name in _SETTINGS if any(values.get(name) is not None for values in flat.values())]
-    rows = [
-        {
-            "label": context.label(variant),
-            "fidelity": first[variant].fidelity.replace("_", " "),
-            "values": [_shown(flat[variant].get(name)) for name in used],
-        }
-        for variant in context.ordered(flat)
-    ]
-    return {"heads": [_SETTINGS[name] for name in used], "rows": rows}
-
-
 def _shown(value: Any) -> str:
     return "–" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _settings(contents: Contents) -> Values | None:
+    settings = settings_of(contents.context)
+    return {"settings": settings} if settings else None
 
 
 def _not_run(contents: Contents) -> Values:
@@ -297,7 +306,7 @@ def _not_run(contents: Contents) -> Values:
     context = contents.context
     missing: dict[tuple[str, str], list[int]] = defaultdict(list)
     for key in context.missing:
-        missing[key.data, key.variant].append(key.seed)
+        missing[key.group, key.variant].append(key.seed)
     lines = []
     for (data, variant), seeds in missing.items():
         several = "seeds" if len(seeds) > 1 else "seed"
@@ -308,6 +317,8 @@ def _not_run(contents: Contents) -> Values:
 def _provenance(contents: Contents) -> Values:
     """Name -> the values the runs report; more than one value means the runs were not made alike."""
     provenance: dict[str, set[str]] = defaultdict(set)
+    if contents.context.plan:
+        provenance["plan"].add(_plan(contents.context))
     for run in contents.context.runs:
         around = {name: run.record.get(name) or {} for name in ("versions", "hardware")}
         for name, value in flatten(around).items():
@@ -315,9 +326,17 @@ def _provenance(contents: Contents) -> Values:
     return {"provenance": {name: ", ".join(sorted(values)) for name, values in provenance.items()}}
 
 
+def _plan(context: ReportContext) -> str:
+    """Return the digest of the plan and whether it was committed before there were results."""
+    if not context.committed:
+        return f"{context.plan} (not committed before)"
+    same = "as committed" if context.committed == context.plan else f"not {context.committed}, as it was committed"
+    return f"{context.plan} ({same} in the experiment file)"
+
+
 def _files(contents: Contents) -> Values:
     """Relative path -> what it is, of the files beside the page that hold more than a table's head."""
-    names = contents.context.figures
+    names = dict.fromkeys((*STANDING, *contents.context.figures))
     files = _FILES | {f"figures/{name}.pdf": f"figure {name.replace('_', ' ')} as PDF" for name in names}
     shown = {name: text for name, text in files.items() if present(contents.context.folder / name)}
     if not contents.published:
@@ -325,16 +344,21 @@ def _files(contents: Contents) -> Values:
     return {"files": shown}
 
 
-SECTIONS: dict[str, tuple[str, Callable[[Contents], Values | None]]] = {
-    "answer": ("Answer", _answer),
-    "uncertainty": ("Uncertainty", _uncertainty),
-    "scores": ("Scores", _scores),
-    "tables": ("Tables", _tables),
-    "claims": ("Claims", _claims),
-    "published": ("Published", _published),
-    "figures": ("Figures", _figures),
-    "protocol": ("Protocol", _protocol),
-    "not-run": ("Not run", _not_run),
-    "provenance": ("Provenance", _provenance),
-    "files": ("Files", _files),
-}
+SECTIONS: dict[str, tuple[str, bool, Callable[[Contents], Values | None]]] = {
+    "answer": ("Answer", False, _answer),
+    "tables": ("Table", False, _tables),
+    "sure": ("How sure", False, _sure),
+    "added": ("What is added", False, _added),
+    "claims": ("Claims", False, _claims),
+    "published": ("Published", False, _published),
+    "questions": ("Questions", False, _questions),
+    "labels": ("Labels", False, _labels),
+    "figures": ("Figures", False, _figures),
+    "settings": ("Settings of every method", True, _settings),
+    "uncertainty": ("Can the uncertainty be trusted?", True, _uncertainty),
+    "scores": ("All scores, AUGRC, E-AURC", True, _scores),
+    "protocol": ("Protocol", True, _protocol),
+    "not-run": ("What was not run", True, _not_run),
+    "provenance": ("Provenance", True, _provenance),
+    "files": ("Files", True, _files),
+}  # name of section and template -> heading, whether it is folded, what it shows

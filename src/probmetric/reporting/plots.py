@@ -15,7 +15,7 @@ import pandas as pd
 
 from probmetric.io import write_text
 from probmetric.reporting.figures._data import by_group, mean_curve
-from probmetric.runs.names import legal_name
+from probmetric.reporting.results import method_file_name
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
@@ -28,16 +28,11 @@ def write_plots(context: ReportContext, table: pd.DataFrame) -> list[Path]:
     paths = [_write(folder / "means.csv", _means(context, table))]
     for data, methods in by_group(context).items():
         for variant, runs in methods.items():
-            name = f"{_file_name(f'{data}--{variant}')}.csv"
+            name = f"{method_file_name(data, variant)}.csv"
             for kind, points in {"validation": _validation(runs), "sparsification": _sparsification(runs)}.items():
                 if len(points):
                     paths.append(_write(folder / kind / name, points))
     return paths
-
-
-def _file_name(text: str) -> str:
-    """Return a name every file system takes, Windows' included: `glyphs--contrastive-dim=32`."""
-    return legal_name(text).replace("/", "-").replace(" ", "_").replace(":", "=")
 
 
 def _means(context: ReportContext, table: pd.DataFrame) -> pd.DataFrame:

@@ -22,12 +22,12 @@ def read_record(experiment: str) -> dict[str, Any]:
     Raises:
         FileError: it is damaged, or the long table is not as the report was signed.
     """
-    return _checked(REPORTS / experiment, REPORT, ["runs.parquet", "metrics.json"])
+    return _checked(REPORTS / experiment, REPORT, ["runs.parquet"])
 
 
 def sign(folder: Path, stale: Mapping[str, str] | None = None) -> None:
     """Say what lies in the report `folder`, which is made without the `stale` runs (run -> why)."""
-    paths = sorted([*folder.glob("[!.]*"), *folder.glob("figures/[!.]*")])
+    paths = sorted([*folder.glob("[!.]*"), *folder.glob("figures/[!.]*"), *folder.glob("metrics/[!.]*")])
     files = {str(path.relative_to(folder)): sha256_file(path) for path in paths if path.is_file() and path.name != PAGE}
     write_json(folder / PAGE, {"stale": dict(stale or {}), "files": files})
 

@@ -1,6 +1,7 @@
 """The long table of an experiment: one row per run and metric, read from the run folders once, kept as runs.parquet.
 
-run, data, dataset, noise, method, overrides, variant, seed, fidelity    which run it is
+run, data, class_split, dataset, noise, method, overrides, variant, seed, fidelity    which run it is; `data` without
+               its split of the classes, 0 for the dataset's own
 split          test, val, train, ood or last: which images were measured; `run` for times and facts of a training
 metric         its name
 value          NaN where the metric is not defined
@@ -26,15 +27,15 @@ import pandas as pd
 
 from probmetric.io import FileError, atomic_path, check_readable, present, write_json
 from probmetric.metrics.statistics import Sample
-from probmetric.metrics.units import ERRORS, PREFIX, VALUE
+from probmetric.metrics.units import ERRORS, PREFIX, VALUE, expanded
 from probmetric.runs.folder import RunFolder, finished_runs
-from probmetric.runs.names import RunKey, legal_name
+from probmetric.runs.names import RunKey, class_split, legal_name, without_split
 
-RUNS_FILE, SUMMARY_FILE = "runs.parquet", "metrics.json"
+RUNS_FILE, SUMMARIES = "runs.parquet", "metrics"
 AGAIN = "make the experiment's report again"
 AS_PUBLISHED = "as_published"
 TINY = 1e-9
-_RUN = ("run", "data", "dataset", "noise", "method", "overrides", "variant", "seed", "fidelity")
+_RUN = ("run", "data", "class_split", "dataset", "noise", "method", "overrides", "variant", "seed", "fidelity")
 _UNITS = ("unit", "unit_count", "unit_error", "unit_labels", "contributions")
 COLUMNS = (*_RUN, "split", "metric", "value", *_UNITS)
 _SPLITS = {name: name for name in ("val", "train", "last", "ood")} | {"training": "run", "embedding": "run"}
@@ -76,7 +77,8 @@ def collect(runs: Iterable[str | Path | RunFolder]) -> pd.DataFrame:
 
 def _rows(run: RunFolder) -> Iterable[dict[str, Any]]:
     key, curves = run.key, run.curves
-    names = (key.run, key.data, key.dataset, key.noise, key.method, key.overrides, key.variant, key.seed, run.fidelity)
+    parts = (key.dataset, key.noise, key.method, key.overrides, key.variant, key.seed)
+    names = (key.run, key.group, class_split(key.data), *parts, run.fidelity)
     gain = late_gain(run.history)
     values = {**run.metrics, **run.times} | ({} if gain is None else {"training/late_gain": gain})
     unit = next((_unit_of(curve) for name, curve in curves.items() if name.startswith(PREFIX)), "image")
@@ -133,28 +135,37 @@ def validations(history: Sequence[Mapping[str, float | None]]) -> list[float]:
 
 
 def write_results(table: pd.DataFrame, folder: Path, metrics: Sequence[str] | None = None) -> None:
-    """Write runs.parquet and metrics.json into the report's folder.
+    """Write runs.parquet and metrics/<data>--<method>.json into the report's folder; summaries of others go.
 
     Args:
         table: the long table.
         folder: `reports/<experiment>`.
-        metrics: metrics of the summary; all that were measured by default.
+        metrics: metrics of the summaries; all that were measured by default.
     """
     with atomic_path(folder / RUNS_FILE) as temporary:
         table.to_parquet(temporary, index=False, compression="zstd")
-    write_json(folder / SUMMARY_FILE, summarised(table, metrics))
+    summaries = {f"{name}.json": means for name, means in summarised(table, metrics).items()}
+    for path in (folder / SUMMARIES).glob("*.json"):
+        if path.name not in summaries:
+            path.unlink()
+    for name, means in summaries.items():
+        write_json(folder / SUMMARIES / name, means)
 
 
-def summarised(table: pd.DataFrame, metrics: Sequence[str] | None = None) -> dict[str, float]:
-    """Return means over seeds by key; keys hold only letters, digits, `_ - . space : /`, as MLflow and DVC allow."""
+def summarised(table: pd.DataFrame, metrics: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
+    """Return the name of a method on a dataset (`method_file_name`) -> metric -> mean over seeds."""
     shown = table[table["value"].notna()]
     shown = shown if metrics is None else shown[shown["metric"].isin(list(metrics))]
-    values: dict[str, list[float]] = defaultdict(list)
-    for data, variant, metric, value in zip(
-        *(shown[name] for name in ("data", "variant", "metric", "value")), strict=True
-    ):
-        values[legal_name(f"{data}/{variant}/{metric}")].append(value)
-    return {name: fmean(seeds) for name, seeds in sorted(values.items())}
+    summaries: dict[str, dict[str, float]] = {}
+    for (data, variant), rows in shown.groupby(["data", "variant"]):
+        means = {str(metric): fmean(values) for metric, values in rows.groupby("metric")["value"]}
+        summaries[method_file_name(str(data), str(variant))] = means
+    return summaries
+
+
+def method_file_name(data: str, variant: str) -> str:
+    """Return a name that every file system takes, Windows' included: `glyphs--contrastive-dim=32`."""
+    return legal_name(f"{data}--{variant}").replace("/", "-").replace(" ", "_").replace(":", "=")
 
 
 def read_results(folder: Path) -> pd.DataFrame:
@@ -179,6 +190,9 @@ def read_results(folder: Path) -> pd.DataFrame:
 def by_method(table: pd.DataFrame, expected: Iterable[RunKey]) -> Measured:
     """Return every series of the long table, in the order of the runs an experiment expects.
 
+    Where the classes were split in several ways, the mean over the seeds of a split is one value, by split in place of
+    seed: other training classes are the larger chance. A test class that is in several splits is one unit.
+
     Datasets have different out-of-distribution sets, and a table has one column for them: `ood/<metric>` is a run's
     mean of `ood/<set>/<metric>` over its sets, unless it was measured under that name.
 
@@ -199,7 +213,47 @@ def by_method(table: pd.DataFrame, expected: Iterable[RunKey]) -> Measured:
     for methods in measured.values():
         for series_of in methods.values():
             series_of |= {name: each for name, each in _ood_means(series_of).items() if name not in series_of}
-    return measured
+    return _over_splits(measured)
+
+
+def _over_splits(measured: Measured) -> Measured:
+    """Join the splits of a dataset's classes."""
+    groups: dict[str, list[dict[str, dict[str, Series]]]] = defaultdict(list)
+    for data, methods in measured.items():
+        groups[without_split(data)].append(methods)
+    return {group: parts[0] if len(parts) == 1 else _joined(parts) for group, parts in groups.items()}
+
+
+def _joined(parts: Iterable[Mapping[str, Mapping[str, Series]]]) -> dict[str, dict[str, Series]]:
+    """Join what was measured on several splits of the same classes, method -> metric -> series each."""
+    several: dict[str, dict[str, list[Series]]] = {}
+    labels: dict[str, set[int]] = defaultdict(set)
+    for methods in parts:
+        for variant, series_of in methods.items():
+            for metric, each in series_of.items():
+                several.setdefault(variant, {}).setdefault(metric, []).append(each)
+                labels[metric].update(each.unit_labels)
+    return {
+        variant: {metric: _value_per_split(splits, sorted(labels[metric])) for metric, splits in series_of.items()}
+        for variant, series_of in several.items()
+    }
+
+
+def _value_per_split(splits: Sequence[Series], labels: Sequence[int]) -> Series:
+    """Return one metric of a method by split; its units are the `labels` that any method has in any split."""
+    by_split = {class_split(each.key.data): each for each in splits}
+    complete = {split: each for split, each in by_split.items() if each.contributions.keys() == each.values.keys()}
+    return replace(
+        splits[0],
+        values={split: fmean(each.values.values()) for split, each in by_split.items()},
+        contributions={
+            split: expanded(np.mean(list(each.contributions.values()), axis=0), each.unit_labels, labels)
+            for split, each in complete.items()
+        },
+        errors={split: max(each.errors.values()) for split, each in by_split.items() if each.errors},
+        units=min(each.units for each in splits),
+        unit_labels=tuple(labels),
+    )
 
 
 def _data(key: RunKey) -> str:

@@ -15,26 +15,29 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from probmetric.metrics import direction, heading
+from probmetric.metrics import better, direction, heading
 from probmetric.reporting.comparison import Cell, compare, other_lengths
-from probmetric.reporting.words import group_title
+from probmetric.reporting.settings import frozen_baselines
+from probmetric.reporting.words import group_title, plus_minus
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
 
 NOT_RUN, NOT_MEASURED = "not run", "–"
 LEGEND = (
-    "Mean ± half-width of the 95 % interval over seeds and, where their contributions were kept, test classes (test "
-    "images, where these are of training classes; walks for places). Bold: best mean of its group. No mark: "
-    "significantly worse than another method, so not the best (t-tests over shared seeds, Holm-corrected over all "
-    "pairs of methods, 5 % level; with 8 methods or more their spreads over seeds are pooled). *: not significantly "
-    "worse than any. A number in brackets: too few seeds to tell; a difference to the best below it is missed in one "
-    "of five cases or more. †: not tested against the best, fewer than three shared seeds. ‡: of another length of "
-    "training, so not compared. ↑ higher is better, ↓ lower is better. –: not defined for this method."
+    "Mean ± half-width of the 95 % interval over seeds (splits of the classes, where there are several: the mean over "
+    "the seeds of a split is one value) and, where their contributions were kept, test classes (test images, where "
+    "these are of training classes; walks for places). Bold: best mean of its group. No mark: significantly worse than "
+    "another method, so not the best (t-tests over shared seeds, Holm-corrected over all pairs of methods, 5 % level; "
+    "with 8 methods or more their spreads over seeds are pooled). *: not significantly worse than any. A number in "
+    "brackets: too few seeds to tell; a difference to the best below it is missed in one of five cases or more. †: not "
+    "tested against the best, fewer than three shared seeds. ‡: of another length of training, so not compared. "
+    "▼: below the frozen features, by the first metric. "
+    "↑ higher is better, ↓ lower is better. –: not defined for this method."
 )
 CSV_COLUMNS = (
     *("dataset", "noise", "method", "label", "fidelity", "tuning_runs", "metric", "direction", "mean"),
-    *("ci95_half_width", "seeds", "seeds_expected", "against_best", "p_holm", "detectable", "status"),
+    *("ci95_half_width", "seeds", "seeds_expected", "against_best", "p_holm", "detectable", "status", "below_frozen"),
 )
 
 
@@ -52,7 +55,7 @@ def result_table(context: ReportContext) -> pd.DataFrame:
 
 
 def _group(context: ReportContext, data: str) -> Iterator[dict[str, Any]]:
-    expected = [key for key in context.expected if key.data == data]
+    expected = [key for key in context.expected if key.group == data]
     measured = context.table[context.table["data"] == data]
     unranked = other_lengths(expected)
     cells = {}
@@ -62,6 +65,8 @@ def _group(context: ReportContext, data: str) -> Iterator[dict[str, Any]]:
             {each.variant: each for each in context.series(data, metric)},
             unranked=unranked,
         )
+    first = context.metrics[0]
+    frozen = cells[first].get(frozen_baselines(context).get(data, ""))
     for variant in dict.fromkeys(key.variant for key in expected):
         runs = measured[measured["variant"] == variant].drop_duplicates("run")
         method = {
@@ -75,6 +80,9 @@ def _group(context: ReportContext, data: str) -> Iterator[dict[str, Any]]:
             "tuning_runs": context.budgets.get(variant.partition("+")[0], 0),
             "finished": len(runs),
             "seeds_expected": sum(key.variant == variant for key in expected),
+            "below_frozen": bool(
+                frozen and (cell := cells[first].get(variant)) and better(first, frozen.mean, cell.mean)
+            ),
         }
         for metric in context.metrics:
             yield method | _measurement(metric, cells[metric].get(variant), finished=len(runs) > 0)
@@ -83,9 +91,9 @@ def _group(context: ReportContext, data: str) -> Iterator[dict[str, Any]]:
 def _measurement(metric: str, cell: Cell | None, *, finished: bool) -> dict[str, Any]:
     """The columns of one metric of one method."""
     status = "measured" if cell else "not defined" if finished else NOT_RUN
-    known = asdict(cell or Cell(float("nan"), None, 0))
+    numbers = asdict(cell or Cell(float("nan"), None, 0))
     names = {"half_width": "ci95_half_width", "n": "seeds", "state": "against_best", "p_value": "p_holm"}
-    row = {names.get(name, name): value for name, value in known.items()}
+    row = {names.get(name, name): value for name, value in numbers.items()}
     return row | {"metric": metric, "heading": heading(metric), "direction": direction(metric), "status": status}
 
 
@@ -108,8 +116,7 @@ def groups(table: pd.DataFrame) -> Iterator[tuple[str, list[list[Any]]]]:
 
 def number(cell: Any) -> str:
     """Return `0.712 ± 0.004`, with the digits of the metric; no half-width with a single seed."""
-    half_width = "" if pd.isna(cell.ci95_half_width) else f" ± {cell.ci95_half_width:.{cell.digits}f}"
-    return f"{cell.mean:.{cell.digits}f}{half_width}"
+    return f"{cell.mean:.{cell.digits}f}{plus_minus(cell.ci95_half_width, cell.digits)}"
 
 
 def missed(cell: Any) -> str:
@@ -137,6 +144,7 @@ class Format:
     other: Callable[[str], str]
     marks: dict[str, str]
     undefined: str = NOT_MEASURED
+    below_frozen: str = " ▼"
 
     def cell(self, cell: Any) -> str:
         """Return the text of a cell with its mark."""
@@ -156,7 +164,8 @@ class Format:
         first = cells[0]
         shown = {"Fidelity": first.fidelity.replace("_", " ") or NOT_MEASURED, "Tuning runs": str(first.tuning_runs)}
         extra = [self.escape(shown[name]) for name in optional]
-        return [self.escape(first.label), *extra, *map(self.cell, cells), seeds_text(first)]
+        label = self.escape(first.label) + (self.below_frozen if first.below_frozen else "")
+        return [label, *extra, *map(self.cell, cells), seeds_text(first)]
 
 
 def one_line(text: str) -> str:
@@ -198,6 +207,7 @@ _TEX = {
     "×": r"$\times$",
     "†": r"$\dagger$",
     "‡": r"$\ddagger$",
+    "▼": r"$\bigtriangledown$",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
@@ -220,6 +230,7 @@ _LATEX = Format(
     _math,
     {"not worse": "^{*}", "untested": r"^{\dagger}", "other length": r"^{\ddagger}"},
     undefined="--",
+    below_frozen=r" $\bigtriangledown$",
 )
 
 

@@ -1,4 +1,4 @@
-"""What an uncertainty is worth: verdicts on three questions, what is free beside it, and certificates.
+"""What an uncertainty is worth: verdicts on three questions, and what is free beside it.
 
 An uncertainty is asked three questions, each answered `yes`, `no`, `undecided`, or not at all where nothing was
 measured:
@@ -18,25 +18,20 @@ nothing. These are measurements on the test images of the experiment, no guarant
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
-from urllib.parse import quote
 
-from probmetric.io import content_digest, present
 from probmetric.metrics import label
-from probmetric.reporting.answers import NAMED, is_floor
+from probmetric.reporting.answers import is_floor
 from probmetric.reporting.comparison import Cell, summarise
-from probmetric.reporting.words import group_title, listed
-from probmetric.trust.certificates import Certificate
+from probmetric.reporting.words import group_title
 from probmetric.trust.scores import free_scores, list_scores
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
     from probmetric.reporting.results import Series
-    from probmetric.runs.folder import RunFolder
 
 Question = Literal["errors", "strangers", "probability", "difficulty"]
 Verdict = Literal["yes", "no", "undecided"]
@@ -217,29 +212,6 @@ def _detects(low: float, high: float, floor: float | None) -> tuple[Verdict, str
     return "yes", ""
 
 
-def trust_sentence(judged: Sequence[Trust], best: str) -> str:
-    """Say what the uncertainty of the method labelled `best` can be trusted for, and whose can for everything."""
-    sentences = [sentence for item in judged if item.label == best for sentence in _sentences(item)]
-    others = [item.label for item in judged if item.verdict == "yes" and item.label != best]
-    if others:
-        sentences.append(f"The uncertainty of {listed(others, NAMED)} can be trusted for all three.")
-    return " ".join(sentences)
-
-
-_SENTENCES: Mapping[Verdict | None, str] = {
-    "yes": "Its uncertainty can be trusted to tell {}.",
-    "no": "It cannot be trusted to tell {}.",
-    "undecided": "Undecided: whether it tells {}.",
-    None: "Not measured: {}.",
-}
-
-
-def _sentences(judged: Trust) -> list[str]:
-    answers = {text: judged.answer(question) for question, text in QUESTIONS.items()}
-    named = {answer: [text for text, given in answers.items() if given == answer] for answer in _SENTENCES}
-    return [_SENTENCES[answer].format(listed(texts, NAMED)) for answer, texts in named.items() if texts]
-
-
 @dataclass(frozen=True)
 class ScoreRow:
     """One method: its values by column, the column of the largest, and what its scores add."""
@@ -333,36 +305,3 @@ def added(means: Means) -> str:
         return ""
     value, low, high = (means[f"trust/{name}"] for name in ("added", "added_low", "added_high"))
     return f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"
-
-
-@dataclass(frozen=True)
-class Held:
-    """A run's certificate in words, and its page, relative to the report."""
-
-    seed: int
-    text: str
-    page: str
-
-
-def certificates(context: ReportContext) -> dict[str, dict[str, list[Held]]]:
-    """Title of the dataset -> label of the method -> certificates of its runs, by seed."""
-    held: dict[str, dict[str, list[Held]]] = {}
-    for run in sorted(context.runs, key=lambda run: run.key):
-        if present(run.certificate_file):
-            methods = held.setdefault(group_title(run.key.data), {})
-            page = quote(os.path.relpath(run.certificate_page, context.folder), safe="/+=")
-            methods.setdefault(context.label(run.key.variant), []).append(Held(run.key.seed, _words(run), page))
-    return held
-
-
-def _words(run: RunFolder) -> str:
-    certificate = Certificate.load(run.certificate_file)
-    if certificate.gallery != content_digest(run.embeddings_file("test")):
-        return "of embeddings that are no more; certify again"
-    wanted = f"{100 * certificate.risk:g} % of the answers given are wrong"
-    if certificate.threshold is None:
-        return f"nothing was certified: more than {wanted} at every doubt, or too few images to tell"
-    return (
-        f"at most {wanted}, with confidence {100 * certificate.confidence:g} %; {100 * certificate.coverage:.0f} % of "
-        f"the queries are answered, by {certificate.score.replace('_', ' ')}; valid for {certificate.valid_for}"
-    )

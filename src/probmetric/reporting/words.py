@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from probmetric.runs.names import LabelNoise, split_data_name
@@ -30,6 +31,14 @@ def noise_words(noise: LabelNoise) -> str:
     """`nearest-class label noise, seed 1`; noise that is just called so is uniform and of seed 0."""
     kind = "nearest-class label noise" if noise.kind == "nearest" else "label noise"
     return f"{kind}, seed {noise.seed}" if noise.seed else kind
+
+
+def plus_minus(half_width: float | None, digits: int) -> str:
+    """` ± 0.004`; what rounds to nothing is said to be smaller than the last digit, and nothing where it is unknown."""
+    if half_width is None or math.isnan(half_width):
+        return ""
+    text = f"{half_width:.{digits}f}"
+    return f" ± <{10.0**-digits:.{digits}f}" if float(text) == 0 else f" ± {text}"
 
 
 def option_words(option: str) -> str:

@@ -66,7 +66,7 @@ def _side(rows: Floats, distance: str) -> kernels.Side:
 
 
 def _task(problem: Problem, sides: tuple[kernels.Side, kernels.Side], part: slice, lists: Lists | None) -> kernels.Task:
-    """The task of a part of the queries, its bounds not filled in and its counts 0."""
+    """Return the task of a part of the queries, its bounds not filled in and its counts 0."""
     queries, gallery = sides
     offsets, columns = problem.relation.block(part.start, part.stop)
     bounds, counts = np.empty((2, len(columns)), dtype=np.float32), np.zeros((2, len(columns)), dtype=np.int64)
@@ -93,7 +93,7 @@ class _Scan:
         self.locks = [threading.RLock() for _ in range(0, len(task.queries.rows), size)]
 
     def places(self) -> list[tuple[int, int]]:
-        """Rows and columns at which the tiles begin; successive ones of a symmetric scan seldom share either."""
+        """Return rows and columns at which tiles begin; successive ones of a symmetric scan seldom share either."""
         count, width = len(self.task.queries.rows), len(self.task.gallery.rows)
         if not self.symmetric:
             return [(row, column) for row in range(0, count, self.size) for column in range(0, width, self.size)]

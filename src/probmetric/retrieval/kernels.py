@@ -92,7 +92,7 @@ def read_row(x, steps, result):
 
 @njit(nogil=True, cache=True, fastmath=FLAGS)
 def exact_product(x, y, steps):
-    """Dot product, in steps of both, of `x` (M,) from `read_row` and a row `y` (M,); exact in any order."""
+    """Return the dot product, in steps of both, of `x` (M,) from `read_row` and a row `y` (M,); exact in any order."""
     total = 0.0
     for m in range(x.shape[0]):
         total += x[m] * np.rint(np.float64(y[m]) * steps)
@@ -101,7 +101,7 @@ def exact_product(x, y, steps):
 
 @njit(nogil=True, cache=True)
 def exact_key(x, steps, side, j):
-    """Key of a query, from `read_row` with its `steps`, against row j of a side; equal to that of `keys.keys`."""
+    """Return a query's key, from `read_row` with its `steps`, against row j of a side; equal to that of `keys.keys`."""
     return exact_product(x, side.rows[j], side.steps[j]) / (steps * side.steps[j]) + side.shift[j]
 
 
@@ -245,7 +245,7 @@ def scan_line(line, first, i, task, space):
 
 @njit(nogil=True, cache=True)
 def space_for(width, task):
-    """Scratch for lines of at most `width` entries: gallery rows, and a query read to its grid."""
+    """Return scratch for lines of at most `width` entries: gallery rows, and a query read to its grid."""
     return np.empty(width, dtype=np.int32), np.empty(task.gallery.rows.shape[1])
 
 
@@ -276,7 +276,7 @@ def scan_rows(tile, row, column, task):
 
 @njit(nogil=True, cache=True)
 def rescore(side, indices, similarity):
-    """Exact keys (N,W), equal to those of `keys.keys`, of each row of a side with those at `indices`; -inf for none."""
+    """Return exact keys (N,W), as `keys.keys`, of each row of a side with those at `indices`; -inf for none."""
     x = np.empty(side.rows.shape[1])
     for i in range(indices.shape[0]):
         read_row(side.rows[i], side.steps[i], x)

@@ -34,7 +34,7 @@ ROWS = 4096
 
 
 def norm_exponents(norms: Doubles, distance: str) -> NDArray[np.int64]:
-    """Exponents e (N,) such that 2^e is not below the row norm; 0 for rows that are known to be at most 1 long.
+    """Return exponents e (N,) such that 2^e is not below the row norm; 0 for rows that are known to be at most 1 long.
 
     A margin of 1e-7 keeps norms that are exact powers of two away from the step, where rounding would decide.
     """
@@ -44,13 +44,13 @@ def norm_exponents(norms: Doubles, distance: str) -> NDArray[np.int64]:
 
 
 def steps_of(rows: NDArray[np.float32], distance: str) -> Doubles:
-    """How many steps of the grid of each of `rows` (N,M) make 1: a power of two each, (N,)."""
+    """Return how many steps of its grid make 1 (N,), for each of `rows` (N,M): a power of two."""
     norms = row_norms(rows) if distance == "euclidean" else np.ones(len(rows))
     return np.ldexp(1.0, BITS - norm_exponents(norms, distance))
 
 
 def on_grid(rows: NDArray[np.float32], steps: Doubles) -> Doubles:
-    """`rows` (B,M) rounded to their grids, float64; `steps` (B,) as from `steps_of`."""
+    """Return `rows` (B,M) rounded to their grids, float64; `steps` (B,) as from `steps_of`."""
     scaled = np.multiply(rows, steps[:, None], dtype=np.float64)
     np.rint(scaled, out=scaled)
     scaled /= steps[:, None]
@@ -70,7 +70,7 @@ def float32_error(dim: int, distance: str) -> float:
 
 
 def squared_norms(rows: NDArray[np.float32], steps: Doubles) -> Doubles:
-    """Exact squared norms (N,) of `rows` (N,M) read to their grids, without a float64 copy of the whole."""
+    """Return exact squared norms (N,) of `rows` (N,M) read to their grids, without a float64 copy of the whole."""
     result = np.empty(len(rows))
     for start in range(0, len(rows), ROWS):
         grid = on_grid(rows[start : start + ROWS], steps[start : start + ROWS])
@@ -79,7 +79,7 @@ def squared_norms(rows: NDArray[np.float32], steps: Doubles) -> Doubles:
 
 
 def keys(queries: Doubles, gallery: Doubles, distance: str, norms: Doubles) -> Doubles:
-    """Keys (B,N) of `queries` (B,M) against `gallery` (N,M), both from `on_grid`, of squared `norms` (N,)."""
+    """Return keys (B,N) of `queries` (B,M) against `gallery` (N,M), both from `on_grid`, of squared `norms` (N,)."""
     products = queries @ gallery.T
     if distance == "euclidean":
         products -= norms / 2

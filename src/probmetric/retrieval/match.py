@@ -52,7 +52,7 @@ class GalleryRows(Mapping[str, NDArray[Any]]):
         self._record, self._index = record, index
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """The tensor's rows (Q, ...)."""
+        """Return the tensor's rows (Q, ...)."""
         values = self._record[name]
         return gathered(values, self._index) if in_parts(values) else arrays.to_numpy(values)[self._index]
 
@@ -69,7 +69,7 @@ class GalleryRows(Mapping[str, NDArray[Any]]):
         return len(self._record)
 
     def rows(self, kept: NDArray[np.bool_] | slice) -> GalleryRows:
-        """Those of the rows that are `kept`."""
+        """Return the rows that are `kept`: (Q,), or a slice."""
         return GalleryRows(self._record, self._index[kept])
 
 
@@ -98,7 +98,7 @@ class Match:
         return len(self.similarity)
 
     def rows(self, kept: NDArray[np.bool_] | slice) -> Match:
-        """The same of the queries that are `kept`: (Q,), or a slice."""
+        """Return the rows that are `kept`: (Q,), or a slice."""
         gap = None if self.gap is None else self.gap[kept]
         query = {name: values[kept] for name, values in self.query.items()}
         answer = self.answer if isinstance(self.answer, GalleryRows) else GalleryRows(self.answer, np.arange(len(self)))
@@ -218,7 +218,7 @@ def gallery_labels_of(labels: Any, gallery: Any) -> Ints:
 
 
 def entropy(classes: Ints) -> Doubles:
-    """Entropy (Q,), in nats, of the shares of the classes in each row of `classes` (Q,K).
+    """Return the entropy (Q,), in nats, of the shares of the classes in each row of `classes` (Q,K).
 
     Examples:
         >>> entropy(np.array([[1, 1, 2, 2], [3, 3, 3, 3]])).round(4).tolist()

@@ -59,18 +59,18 @@ def compiles(problem: Problem) -> bool:
 
 
 def undecided(problem: Problem) -> float:
-    """Share of pairs, of some queries with some rows, that float32 cannot tell from a right answer to the query."""
+    """Return the share of pairs, of some queries and rows, that float32 cannot tell from a right answer."""
     distance, some = problem.distance, problem.gallery[:: max(1, len(problem.gallery) // SAMPLE)]
-    asked = np.flatnonzero(problem.relation.counts)
-    asked = asked[:: max(1, len(asked) // SAMPLE)]
+    queries = np.flatnonzero(problem.relation.counts)
+    queries = queries[:: max(1, len(queries) // SAMPLE)]
     largest = float(row_norms(problem.gallery).max()) ** 2 if distance == "euclidean" else 1.0
     error, close = float32_error(some.shape[1], str(distance)) * largest, 0
-    for query in asked.tolist():
+    for query in queries.tolist():
         right = problem.gallery[problem.relation.block(query, query + 1)[1]]
         levels, values = (_rough_keys(problem.queries[query], rows, distance) for rows in (right, some))
         levels.sort()
         close += int((levels.searchsorted(values + error) > levels.searchsorted(values - error)).sum())
-    return close / max(1, len(asked) * len(some))
+    return close / max(1, len(queries) * len(some))
 
 
 def _rough_keys(query: NDArray[np.float32], rows: NDArray[np.float32], distance: Distance) -> Doubles:

@@ -32,7 +32,7 @@ class SparseRelation:
         self.offsets = _offsets(self.counts)
 
     def block(self, start: int, stop: int) -> tuple[Ints, Ints]:
-        """Offsets and gallery rows of queries start..stop-1."""
+        """Return the offsets and gallery rows of queries start..stop-1."""
         first, last = self.offsets[start], self.offsets[stop]
         return self.offsets[start : stop + 1] - first, self.columns[first:last]
 
@@ -63,7 +63,7 @@ class LabelRelation:
         self.counts = self._last - self._first - np.bincount(struck.queries[alike], minlength=len(labels))
 
     def block(self, start: int, stop: int) -> tuple[Ints, Ints]:
-        """Offsets and gallery rows of queries start..stop-1."""
+        """Return the offsets and gallery rows of queries start..stop-1."""
         first, sizes = self._first[start:stop], self._last[start:stop] - self._first[start:stop]
         queries = np.repeat(np.arange(start, stop), sizes)
         columns = self._order[np.arange(len(queries)) + np.repeat(first - (np.cumsum(sizes) - sizes), sizes)]
@@ -79,7 +79,7 @@ Relation = LabelRelation | SparseRelation
 def sparse_relation(
     values: Any, shape: tuple[int, int], name: str, struck: SparseRelation | None = None
 ) -> SparseRelation:
-    """Relation from a SciPy sparse matrix or bool array (Q,N), index pairs (P,2), or a list of rows for each query.
+    """Make a relation of a SciPy sparse matrix or bool array (Q,N), index pairs (P,2), or rows for each query.
 
     Raises:
         ValueError: another shape, or a row that there is not; names the argument `name` and the entry.
@@ -121,7 +121,7 @@ def _listed(values: Any, count: int, width: int, name: str) -> tuple[Ints, Ints]
 
 
 def _rows(values: Any, width: int, name: str) -> Ints:
-    """Gallery rows (P,) of one query, from rows or from a bool for each of them (N,)."""
+    """Return gallery rows (P,) of one query, from rows or from a bool for each of them (N,)."""
     rows = to_numpy(values)
     if rows.dtype == bool and rows.shape == (width,):
         return np.flatnonzero(rows)

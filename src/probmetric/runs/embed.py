@@ -17,14 +17,13 @@ from probmetric.config import RunSettings
 from probmetric.data import load_columns
 from probmetric.data.images import BATCH, Eye, PreparedImages, batches
 from probmetric.launch import Place
-from probmetric.models._wrapped import HeadOnly
 from probmetric.runs.folder import RunFolder, Split, Which
 from probmetric.runs.names import FEATURES, RESULTS
 from probmetric.runs.plan import Run
 from probmetric.training.assemble import Assembly, combined, load_encoder
 from probmetric.training.data import TrainingData, training_images, training_view
 from probmetric.training.device import claim_device
-from probmetric.training.features import Features, FeatureStore, keeps_trunk, on_features
+from probmetric.training.features import Features, on_features, shared
 from probmetric.training.forward import represented
 from probmetric.training.processes import ALONE, Processes, joined
 from probmetric.uncertainty import create_uncertainty
@@ -103,11 +102,11 @@ class Embedder:
         posterior = None
         if create_uncertainty(chosen.name, **chosen.options).fits:
             posterior = self._stored_posterior() if which == "selected" else fit_uncertainty(run.settings, made, device)
-        self.features: FeatureStore | None = None
         reads_images = create_uncertainty(chosen.name, **chosen.options).reads_images
-        if keeps_trunk(made.settings, made.encoder) and not reads_images:
-            self.features = FeatureStore.of(made.settings, made.encoder, self.eye, FEATURES)
-            made = made._replace(encoder=HeadOnly(made.encoder))
+        parts = None if reads_images else shared(made.settings, made.encoder, self.eye, FEATURES)
+        self.features = parts and parts.store
+        if parts:
+            made = made._replace(encoder=parts.rest.eval())
         self.predictor = made.predictor(chosen, posterior, run.settings.seed)
 
     def _stored_posterior(self) -> dict[str, torch.Tensor]:
@@ -121,11 +120,11 @@ class Embedder:
             What shared features took when they were computed counts.
         """
         images = [self.images(folder, split) for folder, split in sources]
-        shared = sum(self._shared(each).seconds for each in images) if self.features else 0.0
+        computing = sum(self._shared(each).seconds for each in images) if self.features else 0.0
         started = time.perf_counter()
         classified = name != "ood" and all(set(each.labels) <= set(self._training_classes) for each in images)
         parts = [self._embed(each, classified) for each in images]
-        seconds = time.perf_counter() - started + shared
+        seconds = time.perf_counter() - started + computing
         if not self.processes.first:
             return seconds, 0
         if not parts:

@@ -37,14 +37,14 @@ from numpy.typing import NDArray
 from probmetric.config import ConfigError, Evaluation, RunSettings
 from probmetric.data.exact import split_posterior
 from probmetric.data.manifest import read_table, values_of, verify_digest
-from probmetric.data.places import COLUMNS, SEQUENCE
+from probmetric.data.places import COLUMNS, WALKS
 from probmetric.io import present
 from probmetric.metrics import find, own_metrics, proxy_transport
 from probmetric.metrics.calibration import EqualMass, Reliability, reliability
 from probmetric.metrics.classification import classification_metrics
 from probmetric.metrics.clustering import clustering_metrics
 from probmetric.metrics.correlation import spearman
-from probmetric.metrics.ood import auroc, ood_metrics, roc_curve
+from probmetric.metrics.ood import UNANSWERABLE, auroc, ood_metrics, roc_curve
 from probmetric.metrics.ranked import metric_names
 from probmetric.metrics.selective import selective_metrics, sparsification
 from probmetric.metrics.severity import by_severity
@@ -52,9 +52,11 @@ from probmetric.metrics.structure import singular_values, structure_metrics
 from probmetric.metrics.units import ByUnit, Images, mean_of, of_mean, resampled, retrieval_units, two_groups
 from probmetric.metrics.verification import Pairs, error_versus_discard, verification_metrics
 from probmetric.retrieval.measures import retrieval_per_query, summarize
+from probmetric.retrieval.problem import JUNK
 from probmetric.retrieval.votes import retrieval_votes, sampled_retrieval_metrics, vote_reliability
 from probmetric.runs.folder import Embeddings, RunFolder, Split
-from probmetric.runs.places import Places, place_metrics, place_retrieval
+from probmetric.runs.places import Places, place_answers, place_metrics, place_retrieval
+from probmetric.runs.roles import Asked, Roles
 from probmetric.trust.answers import (
     KEPT,
     LEAST,
@@ -90,6 +92,7 @@ class ImageFacts:
         pairs: pairs of test images to verify, `verification/...`.
         places: where the images were taken, for street scenes: retrieval and sparsification are then as in `places`.
         posterior: manifest rows (n,) of one split -> exact P(class | image) (n, C) and labels (C,), where it is exact.
+        roles: which test images are queries and which their gallery, where that is said.
         unit: what is drawn where numbers are said to hold for others: test classes, images of training classes, or
             walks along streets.
     """
@@ -98,24 +101,36 @@ class ImageFacts:
     pairs: Pairs | None = None
     places: Places | None = None
     posterior: PosteriorOf | None = None
+    roles: Roles | None = None
     unit: Unit = "class"
 
     @classmethod
     def of(cls, folder: Path) -> ImageFacts:
         """Read them from the manifest of a prepared dataset."""
         verify_digest(folder)
-        table, metadata = read_table(folder, ["index"], optional=(*DISTORTIONS, "true_probability", *COLUMNS, SEQUENCE))
+        optional = (*DISTORTIONS, "true_probability", *COLUMNS, *WALKS, "group")
+        table, metadata = read_table(folder, ["split"], optional=optional)
         strengths = {name: values_of(table, name) for name in DISTORTIONS if name in table.column_names}
-        places = set(COLUMNS) <= set(table.column_names)
+        places = Places.in_manifest(
+            {name: values_of(table, name) for name in {*COLUMNS, *WALKS} & {*table.column_names}}
+        )
+        sides = {name: values_of(table, name) for name in ("split", "role", "group") if name in table.column_names}
         pairs = np.array(metadata["pairs"], dtype=np.int64) if metadata.get("pairs") else None
         exact = "true_probability" in table.column_names
         return cls(
             distortions={name: values for name, values in strengths.items() if values.dtype.kind == "f"},
             pairs=None if pairs is None else Pairs(pairs[:, :2], pairs[:, 2].astype(bool)),
-            places=Places.of_manifest(table) if places else None,
+            places=places,
             posterior=functools.partial(split_posterior, folder) if exact else None,
-            unit=_unit(str(metadata.get("protocol")), table.column_names),
+            roles=None if places else Roles.of(sides),
+            unit=_unit(str(metadata.get("protocol")), places),
         )
+
+    def asked(self, test: Embeddings) -> Asked | None:
+        """Return which of the test images ask and in which; None where each is asked among the others."""
+        if self.places is not None:
+            return Asked(*self.places.of(test["index"]).sides, np.empty((0, 2), dtype=np.int64))
+        return None if self.roles is None else self.roles.among(test["index"], test["label"])
 
     def units(self, split: Embeddings) -> NDArray[np.int64]:
         """Return the unit (N,) of each image of a split."""
@@ -125,10 +140,10 @@ class ImageFacts:
         return split["index"] if walks is None else walks[split["index"]]
 
 
-def _unit(protocol: str, columns: Sequence[str]) -> Unit:
-    """Return the unit that is drawn, by a dataset's protocol and the columns of its manifest."""
-    if set(COLUMNS) <= set(columns):
-        return "walk" if SEQUENCE in columns else "image"
+def _unit(protocol: str, places: Places | None) -> Unit:
+    """Return the unit that is drawn, by a dataset's protocol and where its images were taken."""
+    if places is not None:
+        return "image" if places.walks is None else "walk"
     return "image" if protocol == "closed_set" else "class"
 
 
@@ -182,18 +197,23 @@ def evaluate_run(
     settings, facts = settings or Evaluation(), facts or ImageFacts()
     run = RunFolder(folder)
     test, places = run.embeddings("test"), facts.places
+    answers = run_answers(run, settings.ks, facts) if answers is None else answers
     if places is not None:
-        answers = {}
         metrics, curves = place_metrics(test["mean"], test["uncertainty"], places.of(test["index"]), ks=settings.ks)
         results = Results(ByUnit(facts.unit), facts.units(test), metrics, curves)
+        aurocs = error_aurocs(answers["test"]) if "test" in answers and answers["test"].asked.any() else {}
+        results.add("sparsification", {f"error_auroc_{score}": value for score, value in aurocs.items()})
     else:
-        answers = run_answers(run, settings.ks) if answers is None else answers
-        results = _trusted(test, settings, answers, facts)
+        results = answer_metrics(test, settings, answers.get("test"), facts)
+        if settings.clustering:
+            results.add("clustering", clustering_metrics(test["mean"], test["label"], seed=settings.seed))
+        results.add("structure", structure_metrics(test["mean"], test["label"]))
+    _trusted(results, test, answers, facts)
     if facts.pairs is not None:
         results.add("verification", _verification(test, facts.pairs))
     if "distortion" in facts.distortions:
         results.metrics |= _distortion(test, facts.distortions["distortion"])
-    _other_splits(results, run, places, settings, answers.get("val"))
+    _other_splits(results, run, facts, settings, answers.get("val"))
     if present(run.embeddings_file("ood")):
         results.merge(evaluate_ood(test, run.embeddings("ood"), answers, facts))
     if facts.posterior is not None and "test" in answers:
@@ -204,19 +224,29 @@ def evaluate_run(
     return {name: _json_number(value) for name, value in results.metrics.items()}, results.all_curves()
 
 
-def _trusted(test: Embeddings, settings: Evaluation, answers: Mapping[str, Answers], facts: ImageFacts) -> Results:
-    """Measure the test split, and how far its answers can be trusted."""
-    results = answer_metrics(test, settings, answers.get("test"), facts)
-    if settings.clustering:
-        results.add("clustering", clustering_metrics(test["mean"], test["label"], seed=settings.seed))
-    results.add("structure", structure_metrics(test["mean"], test["label"]))
+def _trusted(results: Results, test: Embeddings, answers: Mapping[str, Answers], facts: ImageFacts) -> None:
+    """Add how far the test split's answers can be trusted."""
     trust, stated = trust_metrics(answers)
     results.metrics |= trust
     if stated is not None:
         results.add_diagram("p_right", reliability(stated, answers["test"].right[answers["test"].asked]))
     if "test" in answers:
-        results.curves |= _severities(test, facts.distortions, answers["test"], stated)
-    return results
+        asked = facts.asked(test)
+        rows = np.arange(len(test["index"])) if asked is None else asked.queries
+        results.curves |= _severities(test["index"][rows], facts.distortions, answers["test"], stated)
+        if facts.places is None:
+            _add_strangers_within(results, answers["test"], results.units[rows])
+
+
+def _add_strangers_within(results: Results, answers: Answers, units: NDArray[np.int64]) -> None:
+    """Add how queries (Q,) that nothing in the gallery answers are told from the others: `ood/unanswerable/...`."""
+    alone, group = answers.rows(~answers.asked), f"ood/{UNANSWERABLE}"
+    if not LEAST <= len(alone.own) <= len(answers.own) - LEAST:
+        return
+    answerable = answers.rows(answers.asked)
+    results.add(group, ood_metrics(answerable.own, alone.own) | stranger_aurocs(answerable, alone))
+    known = Images.of(answers.own, units, answers.asked)
+    results.by_unit.add_auroc(f"{group}/auroc", known, Images.of(answers.own, units, ~answers.asked))
 
 
 def _verification(test: Embeddings, pairs: Pairs) -> dict[str, float]:
@@ -232,13 +262,13 @@ def _distortion(test: Embeddings, strength: NDArray[np.float64]) -> dict[str, fl
 
 
 def _severities(
-    test: Embeddings,
+    index: NDArray[np.int64],
     distortions: Distortions,
     answers: Answers,
     stated: NDArray[np.float64] | None,
 ) -> Curves:
     queries = answers.asked
-    rows, right, doubt = test["index"][queries], answers.right[queries], answers.own[queries]
+    rows, right, doubt = index[queries], answers.right[queries], answers.own[queries]
     if not len(rows):
         return {}
     curves = {
@@ -248,25 +278,25 @@ def _severities(
 
 
 def _other_splits(
-    results: Results, run: RunFolder, places: Places | None, settings: Evaluation, answers: Answers | None
+    results: Results, run: RunFolder, facts: ImageFacts, settings: Evaluation, answers: Answers | None
 ) -> None:
     """Add retrieval of the validation split and with the last weights, and sparsification of the validation split."""
     others: tuple[Split, ...] = ("val", "last")
     for split in others:
-        if present(run.embeddings_file(split)):
+        if present(run.embeddings_file(split)) and len(run.embeddings(split)["mean"]):
             other, answered = run.embeddings(split), answers if split == "val" else None
-            results.add(f"{split}/retrieval", _retrieval(other, places, settings, answered))
+            results.add(f"{split}/retrieval", _retrieval(other, facts, settings, answered, last=split == "last"))
             if split == "val":
-                results.add("val/sparsification", _selection(other, places, settings, answered))
+                results.add("val/sparsification", _selection(other, facts.places, settings, answered))
 
 
 def _retrieval(
-    split: Embeddings, places: Places | None, settings: Evaluation, answers: Answers | None
+    split: Embeddings, facts: ImageFacts, settings: Evaluation, answers: Answers | None, *, last: bool
 ) -> dict[str, float]:
-    """Return retrieval metrics of a split other than test."""
-    if places is None:
-        return summarize(per_query(split, settings.ks, answers))
-    values, _, _ = place_retrieval(split["mean"], places.of(split["index"]), ks=settings.ks)
+    """Return retrieval metrics of the validation split, or of the test images with the `last` weights."""
+    if facts.places is None:
+        return summarize(per_query(split, settings.ks, answers, facts.asked(split) if last else None))
+    values, _, _ = place_retrieval(split["mean"], facts.places.of(split["index"]), ks=settings.ks)
     return summarize(values) if values else {}
 
 
@@ -281,31 +311,44 @@ def _selection(
     queries = per_query(val, (1,), answers)
     if answers is None or not np.any(queries["positives"] > 0):
         return {}
-    return selective(val, queries, answers)[0]
+    return selective(queries, answers)[0]
 
 
 def _json_number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def run_answers(run: RunFolder, ks: Sequence[int] = ()) -> dict[str, Answers]:
+def run_answers(run: RunFolder, ks: Sequence[int] = (), facts: ImageFacts | None = None) -> dict[str, Answers]:
     """Return the answers of a run by where they were asked; a set without images is left out.
 
-    test         each test image asked among the others
-    val          each validation image asked among the others: a smaller gallery, of other classes
-    ood/<name>   strangers, asked among the test images; every answer is wrong
+    test         each test image asked among the others, or each query in the gallery (`runs.roles`, `runs.places`)
+    val          each validation image asked among the others, queries for a place in their database: a smaller
+                 gallery, of other classes
+    ood/<name>   strangers, asked among the test images or in the gallery; every answer is wrong
 
     `ks` are the cutoffs of the retrieval metrics that come along (see `among_others`).
     """
     test = run.embeddings("test")
-    answers: dict[str, Answers | None] = {"test": answers_among_others(test, ks)}
+    facts = facts or ImageFacts()
+    asked, places = facts.asked(test), facts.places
+    answers: dict[str, Answers | None] = {}
+    if places is not None:
+        answers["test"] = place_answers(test.tensors, places.of(test["index"]), ks)
+    else:
+        among = answers_among_others(test, ks) if asked is None else asked.answers(test.tensors, test["label"], ks)
+        answers["test"] = among
     if run.holds("val", "mean"):
-        answers["val"] = answers_among_others(run.embeddings("val"), ks)
-    if run.holds("ood", "mean") and len(test["mean"]) >= LEAST:
-        strangers = run.embeddings("ood")
+        val = run.embeddings("val")
+        among = place_answers(val.tensors, places.of(val["index"]), ks) if places else answers_among_others(val, ks)
+        answers["val"] = among
+    if run.holds("ood", "mean") and len(test["mean"] if asked is None else asked.gallery) >= LEAST:
+        strangers, searched = run.embeddings("ood"), test["label"]
+        if asked is not None:
+            searched = np.full_like(searched, JUNK)
+            searched[asked.gallery] = test["label"][asked.gallery]
         for name, rows in ood_rows(strangers).items():
             record = {key: values[rows] for key, values in strangers.tensors.items() if key in KEPT}
-            answers[f"ood/{name}"] = asked_in(record, np.full(rows.sum(), -1), test.tensors, test["label"])
+            answers[f"ood/{name}"] = asked_in(record, np.full(rows.sum(), -1), test.tensors, searched)
     return {name: each for name, each in answers.items() if each is not None}
 
 
@@ -329,16 +372,18 @@ def answer_metrics(
     test: Embeddings, settings: Evaluation, answers: Answers | None, facts: ImageFacts | None = None
 ) -> Results:
     """Return what the answers to a split's images say: retrieval, selective answers, samples, classification."""
-    queries = per_query(test, tuple(dict.fromkeys((1, *settings.ks))), answers)
     facts = facts or ImageFacts()
+    asked = facts.asked(test)
+    queries = per_query(test, tuple(dict.fromkeys((1, *settings.ks))), answers, asked)
     results = Results(ByUnit(facts.unit), facts.units(test))
     results.add("retrieval", summarize(queries))
-    _other_spaces(results, test, settings)
+    _other_spaces(results, test, settings, asked)
     if np.any(queries["positives"] > 0):
-        if "samples" in test.tensors:
+        if "samples" in test.tensors and asked is None:
             _sampled(results, test, settings)
         if answers is not None:
-            _selective(results, test, queries, answers)
+            units = results.units if asked is None else results.units[asked.queries]
+            _selective(results, queries, answers, units)
     columns = _columns(test)
     if columns is not None:
         _classification(results, test, columns, settings)
@@ -353,14 +398,14 @@ def evaluate_ood(test: Embeddings, ood: Embeddings, answers: Mapping[str, Answer
     """
     sets = ood_rows(ood)
     results = Results(ByUnit(facts.unit), facts.units(test))
-    known = Images.of(test["uncertainty"], results.units)
+    tested = Images.of(test["uncertainty"], results.units)
     strangers = Images(ood["uncertainty"].astype(np.float64), -1 - np.arange(len(ood["uncertainty"])))
     for name, rows in sets.items():
         doubt = ood["uncertainty"][rows]
         results.add(f"ood/{name}", ood_metrics(test["uncertainty"], doubt))
         rates = roc_curve(test["uncertainty"], doubt, points=CURVE_POINTS)
         results.curves[f"roc/{name}"] = {key: values.tolist() for key, values in rates.items()}
-        results.by_unit.add_auroc(f"ood/{name}/auroc", known, Images(strangers.values[rows], strangers.units[rows]))
+        results.by_unit.add_auroc(f"ood/{name}/auroc", tested, Images(strangers.values[rows], strangers.units[rows]))
         if "test" in answers and f"ood/{name}" in answers:
             results.add(f"ood/{name}", stranger_aurocs(answers["test"], answers[f"ood/{name}"]))
     if sets:
@@ -374,26 +419,26 @@ def evaluate_ood(test: Embeddings, ood: Embeddings, answers: Mapping[str, Answer
     return results
 
 
-def per_query(split: Embeddings, ks: tuple[int, ...], answers: Answers | None) -> PerQuery:
-    """Return retrieval metrics of each image of a split, read from its answers where these have all cutoffs."""
+def per_query(split: Embeddings, ks: tuple[int, ...], answers: Answers | None, asked: Asked | None = None) -> PerQuery:
+    """Return retrieval metrics of each query of a split, read from its answers where these have all cutoffs."""
     listed = {} if answers is None else answers.retrieval
     names = [*metric_names(ks), "positives"]
     if all(name in listed for name in names):
         return {name: listed[name] for name in names}
+    if asked is not None:
+        return asked.per_query(split["mean"], split["label"], ks)
     return retrieval_per_query(split["mean"], split["label"], ks=ks)
 
 
-def selective(
-    split: Embeddings, queries: PerQuery, answers: Answers
-) -> tuple[dict[str, float], dict[str, list[float]]]:
+def selective(queries: PerQuery, answers: Answers) -> tuple[dict[str, float], dict[str, list[float]]]:
     """Return selective metrics by the query's uncertainty, and AUSC by the mean of query's and neighbour's (003).
 
     Returns:
         Metrics, and the sparsification curve by the query's own uncertainty.
     """
     answerable = queries["positives"] > 0
-    correct, doubt = queries["recall_at_1"], split["uncertainty"].astype(np.float64)
-    pair = (doubt + doubt[answers.match.indices[:, 0]]) / 2
+    correct, doubt = queries["recall_at_1"], answers.own
+    pair = (doubt + answers.match.answer["uncertainty"].astype(np.float64)) / 2
     curve, _ = sparsification(doubt[answerable], correct[answerable])
     metrics = selective_metrics(doubt[answerable], correct[answerable])
     metrics |= {f"error_auroc_{score}": value for score, value in error_aurocs(answers).items()}
@@ -403,7 +448,7 @@ def selective(
     return metrics, {"removed": curve.removed.tolist(), "accuracy": curve.accuracy.tolist()}
 
 
-def _other_spaces(results: Results, test: Embeddings, settings: Evaluation) -> None:
+def _other_spaces(results: Results, test: Embeddings, settings: Evaluation, asked: Asked | None) -> None:
     """Add recall, R-precision and MAP@R by Euclidean and, for a hyperbolic loss, Poincare distance.
 
     Both need the norm of the raw embedding, which is the concentration under uncertainty "norm". On the unit ball the
@@ -418,7 +463,8 @@ def _other_spaces(results: Results, test: Embeddings, settings: Evaluation) -> N
         rows["poincare"] = radius[:, None] * mean
     kept = [f"recall_at_{k}" for k in settings.ks] + ["r_precision", "map_at_r"]
     for space, points in rows.items():
-        values = summarize(retrieval_per_query(points, test["label"], ks=settings.ks, distance=space))
+        ask = retrieval_per_query if asked is None else asked.per_query
+        values = summarize(ask(points, test["label"], ks=settings.ks, distance=space))
         results.add(f"retrieval_{space}", {name: values[name] for name in kept})
 
 
@@ -434,11 +480,11 @@ def _sampled(results: Results, test: Embeddings, settings: Evaluation) -> None:
     results.add("retrieval_sampled", drawn)
 
 
-def _selective(results: Results, test: Embeddings, queries: PerQuery, answers: Answers) -> None:
-    """Add sparsification, and what single units contribute to the metrics of all."""
-    metrics, results.curves["sparsification"] = selective(test, queries, answers)
+def _selective(results: Results, queries: PerQuery, answers: Answers, units: NDArray[np.int64]) -> None:
+    """Add sparsification, and what single `units` (Q,) of the queries contribute to the metrics of all."""
+    metrics, results.curves["sparsification"] = selective(queries, answers)
     results.add("sparsification", metrics)
-    doubt = Images.of(test["uncertainty"], results.units)
+    doubt = Images.of(answers.own, units)
     results.by_unit.merge(retrieval_units(queries, queries["positives"] > 0, doubt, results.by_unit.unit))
 
 

@@ -25,7 +25,7 @@ import csv
 import functools
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
@@ -70,60 +70,33 @@ class Embeddings:
         return self.tensors[name]
 
 
-class RunFiles:
-    """Paths of a run's files below `path`; nothing is read."""
+@dataclass(frozen=True)
+class _File:
+    """An attribute of a run's folder: the path of its file `name`."""
 
-    path: Path
+    name: str
 
-    @property
-    def history_file(self) -> Path:
-        """One row per epoch."""
-        return self.path / "history.csv"
+    def __get__(self, folder: RunFolder, _owner: object) -> Path:
+        return folder.path / self.name
 
-    @property
-    def encoder_file(self) -> Path:
-        """How the weights were made."""
-        return self.path / "encoder.yaml"
 
-    @property
-    def posterior_file(self) -> Path:
-        """What the uncertainty was fitted to."""
-        return self.path / "posterior.safetensors"
+class RunFolder:
+    """The files of one run; they are read when they are asked for, and written whole or not at all."""
 
-    @property
-    def timing_file(self) -> Path:
-        """What embedding took."""
-        return self.path / "embeddings" / "timing.json"
+    def __init__(self, path: str | Path) -> None:
+        """Open the folder at `path`; nothing is read."""
+        self.path = Path(path)
 
-    @property
-    def metrics_file(self) -> Path:
-        """Metric -> value."""
-        return self.path / "metrics.json"
-
-    @property
-    def curves_file(self) -> Path:
-        """Curves of the evaluation."""
-        return self.path / "curves.json"
-
-    @property
-    def matches_file(self) -> Path:
-        """The match record."""
-        return self.path / "matches.safetensors"
-
-    @property
-    def certificate_file(self) -> Path:
-        """What the answers of its test gallery are certified for."""
-        return self.path / "certificate.json"
-
-    @property
-    def certificate_page(self) -> Path:
-        """The same in words."""
-        return self.path / "certificate.md"
-
-    @property
-    def record_file(self) -> Path:
-        """The record of the finished run."""
-        return self.path / "run.yaml"
+    history_file = _File("history.csv")
+    encoder_file = _File("encoder.yaml")
+    posterior_file = _File("posterior.safetensors")
+    timing_file = _File("embeddings/timing.json")
+    metrics_file = _File("metrics.json")
+    curves_file = _File("curves.json")
+    matches_file = _File("matches.safetensors")
+    certificate_file = _File("certificate.json")
+    certificate_page = _File("certificate.md")
+    record_file = _File("run.yaml")
 
     def weights_file(self, which: Which = "selected") -> Path:
         """Weights selected on the validation split, or those of the last epoch."""
@@ -169,14 +142,6 @@ class RunFiles:
         """Whether the run was evaluated: it has metrics.json."""
         return present(self.metrics_file)
 
-
-class RunFolder(RunFiles):
-    """The files of one run; they are read when they are asked for, and written whole or not at all."""
-
-    def __init__(self, path: str | Path, made: str = "") -> None:
-        """Open the folder at `path`; nothing is read."""
-        self.path, self._mark = Path(path), made
-
     @classmethod
     def named(cls, run: str, results: Path = RESULTS) -> RunFolder:
         """Return the folder of the run `<dataset>/<method>/seed<k>`."""
@@ -184,8 +149,8 @@ class RunFolder(RunFiles):
 
     @functools.cached_property
     def key(self) -> RunKey:
-        """Name of the run, read from its path, with the mark of earlier code."""
-        return replace(RunKey.parse(self.path), made=self._mark)
+        """Name of the run, read from its path."""
+        return RunKey.parse(self.path)
 
     def _unchanged(self, file: Path) -> Path:
         """Return `file` if it is as its step wrote it, as far as the step's record says.

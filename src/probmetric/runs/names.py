@@ -1,6 +1,6 @@
 """What runs and prepared datasets are called and where runs lie, and nothing else.
 
-    results/<dataset>[+noise<rate>]/<method>[+key=value...]/seed<k>/
+    results/<dataset>[+split<s>][+noise<rate>]/<method>[+key=value...]/seed<k>/
     state/training/<the same>/    checkpoints, gone when training is finished
     state/features/               features of frozen trunks, which runs share; may be deleted at any time
 
@@ -10,7 +10,7 @@ No commas: Snakemake separates wildcards by them when it hands a job to a cluste
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -19,10 +19,10 @@ from probmetric.io import FileError
 RESULTS = Path("results")
 STATE = Path("state/training")
 FEATURES = Path("state/features")
-MADE = "made="
 EPOCHS = "training.epochs="  # how the override of a run's length begins
 _SEED = re.compile(r"seed([0-9]{1,19})")
 _NOISE = re.compile(r"(?P<dataset>.+?)(?:\+noise(?P<rate>[0-9]*\.?[0-9]+))?")
+_SPLIT = re.compile(r"\+(?:split|fold)([1-9][0-9]{0,3})(?=\+|$)")
 NoiseKind = Literal["uniform", "nearest"]
 _LABEL_NOISE = re.compile(r"(?P<kind>noise|uniform|nearest)(?P<rate>[0-9]*\.?[0-9]+)(?:s(?P<seed>[0-9]{1,19}))?")
 
@@ -33,9 +33,34 @@ def data_name(dataset: str, noise: float) -> str:
 
 
 def split_data_name(name: str) -> tuple[str, str]:
-    """Return dataset and label noise of a prepared folder's name: `cub-vmf+nearest0.2` -> (`cub-vmf`, `nearest0.2`)."""
-    dataset, _, noise = name.partition("+")
-    return dataset, noise
+    """Return dataset and label noise of a prepared folder's name: `cub-vmf+nearest0.2` -> (`cub-vmf`, `nearest0.2`).
+
+    Another split of the classes is part of the dataset: `glyphs+split1+noise0.2` -> (`glyphs+split1`, `noise0.2`).
+    """
+    split = _SPLIT.search(name)
+    dataset, _, noise = _SPLIT.sub("", name).partition("+")
+    return f"{dataset}{split[0] if split else ''}", noise
+
+
+def with_split(dataset: str, split: int) -> str:
+    """Return the name of a dataset with its `split`-th split of the classes: `glyphs+split1`; 0 is its own."""
+    return f"{dataset}+split{split}" if split else dataset
+
+
+def with_fold(dataset: str, fold: int) -> str:
+    """Return the name of a dataset with its `fold`-th choice of validation classes: `glyphs+fold1`; 0 is its own."""
+    return f"{dataset}+fold{fold}" if fold else dataset
+
+
+def class_split(name: str) -> int:
+    """Return which split (or fold) of the classes a prepared folder's name tells; 0 is the dataset's own."""
+    split = _SPLIT.search(name)
+    return int(split[1]) if split else 0
+
+
+def without_split(name: str) -> str:
+    """Return the name of the same data with the dataset's own split: `glyphs+split1+noise0.2` -> `glyphs+noise0.2`."""
+    return _SPLIT.sub("", name)
 
 
 @dataclass(frozen=True)
@@ -72,18 +97,13 @@ class LabelNoise:
 
 @dataclass(frozen=True, order=True)
 class RunKey:
-    """Name of a run: the parts of its folder's path.
-
-    `made` is empty, or says by which earlier code a run was made that reports still show: such runs form a variant of
-    their own, so that no mean mixes code.
-    """
+    """Name of a run: the parts of its folder's path."""
 
     dataset: str
     noise: float
     method: str
     overrides: str
     seed: int
-    made: str = ""
 
     @classmethod
     def parse(cls, folder: str | Path) -> RunKey:
@@ -108,7 +128,7 @@ class RunKey:
     @property
     def variant(self) -> str:
         """Method with its overrides: what a table's row or a figure's line stands for."""
-        return "+".join(filter(None, (self.method, self.overrides, self.made and f"{MADE}{self.made}")))
+        return "+".join(filter(None, (self.method, self.overrides)))
 
     @property
     def data(self) -> str:
@@ -116,9 +136,14 @@ class RunKey:
         return data_name(self.dataset, self.noise)
 
     @property
+    def group(self) -> str:
+        """The same without its split of the classes: what a table stands for."""
+        return without_split(self.data)
+
+    @property
     def run(self) -> str:
         """The run's path below the results folder: its name everywhere in the reports."""
-        return f"{self.data}/{replace(self, made='').variant}/seed{self.seed}"
+        return f"{self.data}/{self.variant}/seed{self.seed}"
 
 
 def override_items(overrides: str) -> list[str]:

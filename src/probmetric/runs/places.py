@@ -2,6 +2,7 @@
 
 The protocol of Mapillary Street-Level Sequences (Warburg et al. 2020), which paper 003 follows: `retrieval/...` counts
 a query as answered by database images of its city within the radius; images of the queries' side are not searched.
+Along walks a frame of the same walk within `data.places.FRAMES` frames is a right answer.
 Subtasks: `retrieval_day_to_night/...` asks with day images and searches night images, `retrieval_night_to_day/...` the
 other way round; they are there where a query has an answer. `sparsification/...` are over the queries.
 
@@ -10,21 +11,18 @@ Clustering and structure need classes, which places do not have: a run on places
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probmetric.data.manifest import values_of
-from probmetric.data.places import COLUMNS, RADIUS, SEQUENCE, Subtask, positives, subtask
+from probmetric.data.places import RADIUS, SEQUENCE, Subtask, located, positives, subtask
 from probmetric.metrics.selective import selective_metrics, sparsification
 from probmetric.metrics.units import Images, retrieval_units
 from probmetric.retrieval import retrieval_per_query, search, summarize
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from probmetric.trust.answers import Answers, asked_in
 
 Doubles = NDArray[np.float64]
 SUBTASKS: tuple[Subtask, ...] = ("day_to_night", "night_to_day")
@@ -45,19 +43,25 @@ class Places:
     walks: NDArray[np.int64] | None = None
 
     @classmethod
-    def of_manifest(cls, table: pa.Table) -> Places:
-        """Read them from a manifest's table; walks are numbered by the names of their sequences."""
-        columns = {name: values_of(table, name) for name in COLUMNS}
-        if SEQUENCE not in table.column_names:
-            return cls(columns)
-        names = values_of(table, SEQUENCE)
+    def in_manifest(cls, columns: dict[str, NDArray]) -> Places | None:
+        """Read them from a manifest's columns; None where these do not say. Walks are numbered by their names."""
+        places = located(columns)
+        if places is None or SEQUENCE not in columns:
+            return None if places is None else cls(*places)
+        names = columns[SEQUENCE]
         walks = np.unique(names, return_inverse=True)[1].astype(np.int64)
-        return cls(columns, walks=np.where(names == "", -1 - np.arange(len(names)), walks))
+        return cls(*places, walks=np.where(names == "", -1 - np.arange(len(names)), walks))
 
     def of(self, index: NDArray[np.int64]) -> Places:
         """Return the places of the manifest rows `index` (n,)."""
         walks = None if self.walks is None else self.walks[index]
         return Places({name: values[index] for name, values in self.columns.items()}, self.radius, walks)
+
+    @property
+    def sides(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows of the queries (Q,) and of the database (D,)."""
+        queries, database = (np.flatnonzero(self.columns["role"] == role) for role in ("query", "database"))
+        return queries, database
 
 
 def place_retrieval(
@@ -83,6 +87,26 @@ def place_retrieval(
         return {}, queries, database
     values = retrieval_per_query(mean[queries], gallery=mean[database], positives=near, ks=ks)
     return values, queries, database
+
+
+def place_answers(record: Mapping[str, NDArray[Any]], places: Places, ks: Sequence[int] = ()) -> Answers | None:
+    """Return the answers to the queries of a split, searched in its database; None where either has no images.
+
+    `nearest` of the match record are rows of the split.
+
+    Args:
+        record: tensor name -> (n, ...) of the split's images, with `mean` and `label`.
+        places: of the same n images.
+        ks: cutoffs of the retrieval metrics that come along.
+    """
+    values, queries, database = place_retrieval(record["mean"], places, ks=tuple(dict.fromkeys((1, *ks))))
+    if not values:
+        return None
+    asked, searched = ({name: each[rows] for name, each in record.items()} for rows in (queries, database))
+    answers = asked_in(asked, asked["label"], searched, searched["label"])
+    match = replace(answers.match, indices=database[answers.match.indices])
+    right, answerable = values["recall_at_1"] == 1, values["positives"] > 0
+    return replace(answers, match=match, right=right, asked=answerable, retrieval=values)
 
 
 def place_metrics(

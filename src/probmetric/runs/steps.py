@@ -24,9 +24,11 @@ from probmetric.runs.names import FEATURES, RESULTS, STATE
 from probmetric.runs.plan import Run, RunPlan
 
 if TYPE_CHECKING:
+    from probmetric.trust.certificates import Certificate
     from probmetric.trust.deployed import Unit
 
 log = logging.getLogger(__name__)
+ENOUGH_TO_FIT = 200  # a map of five scores fitted to 52 answers put wrong answers first: AUROC .35
 
 
 def unfinished(run: Run, until: Step = "evaluate") -> tuple[Step, ...]:
@@ -140,14 +142,14 @@ def embed(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
 
 
 def evaluate(plan: RunPlan) -> None:
-    """Measure the run's embeddings; write metrics, curves and the run's full record."""
+    """Measure the run's embeddings; write metrics, curves, the record, and a certificate where there can be one."""
     from probmetric.runs.evaluate import ImageFacts, evaluate_run, run_answers, training_metrics
     from probmetric.trust.answers import p_right_of
 
     run, settings, folder = plan.run, plan.run.settings, RunFolder.named(plan.run.name)
     with _recorded(plan, "evaluate"):
         facts = ImageFacts.of(settings.data_folder)
-        answers = run_answers(folder, settings.evaluation.ks) if facts.places is None else {}
+        answers = run_answers(folder, settings.evaluation.ks, facts)
         metrics, curves = evaluate_run(folder.path, settings.evaluation, facts, answers=answers)
         if settings.evaluation.proxies or settings.evaluation.training_images:
             from probmetric.runs.embed import embed_training_images
@@ -160,6 +162,10 @@ def evaluate(plan: RunPlan) -> None:
             {where: each.tensors() for where, each in answers.items()},
             {"p_right": json.dumps(fitted.plain())} if fitted else {},
         )
+        for file in (folder.certificate_file, folder.certificate_page):
+            file.unlink(missing_ok=True)
+        if "test" in answers:
+            certify_smallest(run.name)
         folder.write_evaluation(metrics, curves, _full_record(run, plan.plugins))
 
 
@@ -173,30 +179,57 @@ def _full_record(run: Run, plugins: Sequence[str]) -> dict[str, Any]:
     return RunFolder.named(run.encoder).encoder | whose | {"settings": run.settings.plain()}
 
 
+def certify_smallest(run: str) -> None:
+    """Certify the smallest of `RISKS` that can be, the largest first and a smaller one while the larger is certified.
+
+    Tested in this order each has the full confidence (fixed sequence testing). Nothing is written where there are too
+    few test images, or all answers are right or wrong.
+    """
+    from probmetric.trust.certificates import CONFIDENCE, RISKS, CertificateError
+
+    made = None
+    for risk in RISKS:
+        try:
+            tried = _certificate(run, risk, CONFIDENCE)
+        except CertificateError:
+            break
+        if made is None or tried.threshold is not None:
+            made = tried
+        if tried.threshold is None:
+            break
+    if made:
+        _keep(run, made)
+
+
 def certify(run: str, *, risk: float, confidence: float, score: str = "", unit: Unit = "auto") -> Path:
     """Certify the answers of a run's test gallery: writes `certificate.json` and, in words, `certificate.md`.
 
-    Each test image is asked among the others; P(right) is by the map fitted on the validation classes.
+    Each test image is asked among the others. By default P(right) decides, by the map fitted on the validation
+    classes, or where these gave too few answers to fit it to, the disagreement of the nearest images.
 
     Raises:
         CertificateError: nothing can be certified with so many images; says what is needed.
         FileError: the run is not evaluated.
     """
-    from probmetric.trust.certificate_page import page
+    return _keep(run, _certificate(run, risk, confidence, score, unit))
+
+
+def _certificate(run: str, risk: float, confidence: float, score: str = "", unit: Unit = "auto") -> Certificate:
     from probmetric.trust.deployed import certify_record
     from probmetric.trust.p_right import PRight
 
     folder = RunFolder.named(run)
     matches, metadata = folder.matches()
     record = {name: values[matches["test"]["asked"]] for name, values in matches["test"].items()}
-    folder.embeddings("test")  # damaged ones have the digest of whole ones
+    labels = folder.embeddings("test")["label"]
     gallery = content_digest(folder.embeddings_file("test"))
     by: str | PRight = score or "disagreement"
     if score in ("", "p_right") and "p_right" in metadata:
-        by = PRight.of(json.loads(metadata["p_right"]))
-    made = certify_record(
+        fitted = PRight.of(json.loads(metadata["p_right"]))
+        by = fitted if score or fitted.answers >= ENOUGH_TO_FIT else by
+    return certify_record(
         record,
-        matches["test"]["label"],
+        labels,
         risk=risk,
         confidence=confidence,
         score=by,
@@ -205,6 +238,12 @@ def certify(run: str, *, risk: float, confidence: float, score: str = "", unit: 
         weights=content_digest(folder.weights_file()) if folder.trained else "",
         calibration=gallery,
     )
-    made.save(folder.certificate_file)
-    write_text(folder.certificate_page, page(made, run))
+
+
+def _keep(run: str, certificate: Certificate) -> Path:
+    from probmetric.trust.certificate_page import page
+
+    folder = RunFolder.named(run)
+    certificate.save(folder.certificate_file)
+    write_text(folder.certificate_page, page(certificate, run))
     return folder.certificate_page

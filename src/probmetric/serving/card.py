@@ -75,7 +75,7 @@ def _measured(record: ModelRecord) -> Iterator[str]:
 
 
 def _interval(name: str, value: float, count: int) -> str:
-    """Wilson's interval of a share of `count` test images; nothing for what is no share."""
+    """Return Wilson's interval of a share of `count` test images; nothing for what is no share."""
     if name not in SHARES or not count:
         return ""
     z = 1.96
@@ -114,7 +114,7 @@ def _use(record: ModelRecord) -> Iterator[str]:
 
 
 def _preprocessing(record: ModelRecord) -> Iterator[str]:
-    """How other programs make the network's input of an image."""
+    """Say how other programs make the network's input of an image."""
     spec = preprocessing(record.transform.created(), record.shape, record.transform.shorter_side)
     if spec is not None:
         yield from ("", "## Preprocessing", "", "For an exported graph, with Pillow and NumPy (up to rounding):", "")

@@ -65,7 +65,7 @@ class Graph(nn.Module):
         self._draws.repeated = True
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Mean direction (B, M), uncertainty (B,) and, where there is one, concentration (B,) of inputs (B, ...)."""
+        """Return mean direction (B, M), uncertainty (B,) and any concentration (B,) of inputs (B, ...)."""
         predictor = Predictor(self._uncertainty, self.encoder, self.loss, self._posterior, self._seed)
         with self._draws:
             batch = predictor(images)
@@ -75,7 +75,7 @@ class Graph(nn.Module):
 
 
 def _in_a_graph(uncertainty: Uncertainty) -> Uncertainty:
-    """What gives the same mean, uncertainty and concentration without loops that depend on data."""
+    """Return an uncertainty that gives the same numbers without loops that depend on data."""
     from probmetric.uncertainty._gaussian import GaussianHead
     from probmetric.uncertainty.vmf import VMF
 
@@ -153,10 +153,10 @@ def write_onnx(graph: Graph, path: Path, eye: Eye) -> Path:
 
 def _rename_within(onnx: ONNXProgram, outputs: Sequence[str]) -> None:
     """Name anew what is no output and is called like one: the mean that a network pools by is called `mean`."""
-    given = {id(value) for value in onnx.model.graph.outputs}
+    outputs_of_graph = {id(value) for value in onnx.model.graph.outputs}
     for node in onnx.model.graph.all_nodes():
         for value in node.outputs:
-            if value.name in outputs and id(value) not in given:
+            if value.name in outputs and id(value) not in outputs_of_graph:
                 value.name = f"{value.name}_within"
 
 
@@ -228,17 +228,17 @@ def _block(model: Embedder, items: LooseImages, rows: range, on_error: OnError) 
     import numpy as np
     import pyarrow as pa
 
-    found = model.embedded(items.images[rows.start : rows.stop], on_error=on_error)
-    kept = [rows[number] for number in found.kept.tolist()]
-    mean = found.batch.mean.numpy()
-    concentration = found.batch.concentration
+    embedded = model.embedded(items.images[rows.start : rows.stop], on_error=on_error)
+    kept = [rows[number] for number in embedded.kept.tolist()]
+    mean = embedded.batch.mean.numpy()
+    concentration = embedded.batch.concentration
     columns = {
         "path": pa.array([str(items.paths[row]) for row in kept], pa.string()),
         "label": pa.array([items.class_names[row] for row in kept], pa.string()),
         "split": pa.array([items.splits[row] if items.splits else "" for row in kept], pa.string()),
         "vector": pa.FixedSizeListArray.from_arrays(pa.array(mean.ravel().astype(np.float32)), mean.shape[1]),
-        "uncertainty": pa.array(found.batch.uncertainty.numpy(), pa.float32()),
+        "uncertainty": pa.array(embedded.batch.uncertainty.numpy(), pa.float32()),
         "concentration": pa.array([None] * len(kept) if concentration is None else concentration.numpy(), pa.float32()),
     }
     about = {"probmetric.model": model.digest, "probmetric.name": model.name}
-    return pa.table(columns).replace_schema_metadata(about), found.problems
+    return pa.table(columns).replace_schema_metadata(about), embedded.problems

@@ -13,7 +13,7 @@ import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -58,7 +58,7 @@ def fit(
     uncertainty: Choice = "norm",
     objective: Choice | None = None,
     validation: Any = None,
-    dim: int | None = None,
+    dim: int | Literal["features"] | None = None,
     view: Choice = "photos",
     seed: int = 0,
     device: str = "auto",
@@ -250,7 +250,7 @@ def _check_uncertainty(made: Assembly, uncertainty: Component, data: TrainingDat
         raise ServingError(f"uncertainty {uncertainty.name!r} cannot be had: {error}") from error
 
 
-def _measured(network: nn.Module, dim: int | None, data: TrainingData) -> Wrapped:
+def _measured(network: nn.Module, dim: int | Literal["features"] | None, data: TrainingData) -> Wrapped:
     """Describe somebody's network, by what it gives for the first two images."""
     kind = type(network).__name__
     if isinstance(network, Encoder):

@@ -36,7 +36,7 @@ from probmetric.serving.gallery_trust import VOTES, Trust
 from probmetric.serving.looks import World, some
 from probmetric.serving.search import Answer, Queries, Rules, answers
 from probmetric.trust.answers import Answers
-from probmetric.trust.certificates import Certificate, CertificateError
+from probmetric.trust.certificates import Certificate, CertificateError, class_importance
 from probmetric.trust.copies import distinct
 from probmetric.trust.deployed import SAME, calibration_answers, certify_record, records_digest
 from probmetric.trust.p_right import PRight, fit_p_right
@@ -57,11 +57,11 @@ class Embedder(Protocol):
         ...
 
     def embedded(self, images: Sequence[Any], *, on_error: OnError = "raise") -> Any:
-        """Embeddings, as of `Model.embedded`."""
+        """Return embeddings, as `Model.embedded` does."""
         ...
 
     def looks(self, images: Sequence[Any]) -> np.ndarray:
-        """Pixel statistics, as of `Model.looks`."""
+        """Return pixel statistics, as from `Model.looks`."""
         ...
 
 
@@ -71,13 +71,15 @@ class Gallery:
     Attributes:
         folder: where it is stored; None where it is in memory only.
         certificates: what its answers are certified for.
+        tried: which scores were tried on which calibration sets, see `gallery_trust.tries_to_pay`.
         problems: (name, reason) of images that were left out of the latest addition.
     """
 
     def __init__(self, content: Content | None = None) -> None:
-        """A gallery of `content`, by default empty."""
+        """Make a gallery of `content`, by default empty."""
         self.folder: Path | None = None
         self.certificates: list[Certificate] = []
+        self.tried: dict[str, dict[str, int]] = {}
         self.problems: list[tuple[str, str]] = []
         self._stored = ""  # digest of the content that `folder` was read or written with
         self._trust: Trust | None = None
@@ -135,6 +137,7 @@ class Gallery:
         gallery.folder, gallery._digest, gallery._stored = folder, index["content"], index["content"]
         gallery._trust = gallery_trust.Trust.parse(index["trust"], folder)
         gallery.certificates = gallery_trust.read_certificates(folder)
+        gallery.tried = gallery_trust.read_tries(folder)
         return gallery
 
     @classmethod
@@ -383,10 +386,10 @@ class Gallery:
         Raises:
             ServingError: a name that is not there.
         """
-        asked = {names} if isinstance(names, str) else set(names)
+        chosen = {names} if isinstance(names, str) else set(names)
         files = {file: path for file, path in zip(self._content.files, self.paths, strict=True) if file}
         there = set(self.paths)
-        gone = {name if name in there else files.get(_digest(_place(name)), name) for name in asked}
+        gone = {name if name in there else files.get(_digest(_place(name)), name) for name in chosen}
         absent = sorted(gone - there)
         if absent:
             raise ServingError(f"{len(absent)} image(s) are not in the gallery, e.g. {', '.join(absent[:3])}.")
@@ -447,7 +450,7 @@ class Gallery:
         return answers(self, Queries(called, record, looks), k, Rules(risk, **rules))
 
     def unlike(self, looks: np.ndarray) -> list[str]:
-        """Why each image with these `looks` (Q, L) is a stranger to the gallery, "" where it is not; [] if unknown."""
+        """Say why each image with these `looks` (Q, L) is a stranger to the gallery, "" if it is not; [] if unknown."""
         seen = self._content.looks
         if self._world is None:
             self._world = (World.of(some(seen[np.isfinite(seen).all(axis=1)])),)
@@ -478,7 +481,9 @@ class Gallery:
             groups: what the images come from together, such as a person or a walk (Q,): groups are drawn then, not
                 images. Copies within a calibration set are counted once either way.
             options: `confidence`, the chance that the promise holds (0.9); `score`, what decides (P(right); without
-                `images` that is fitted to a fifth of the answers and certified with the others).
+                `images` that is fitted to a fifth of the answers and certified with the others; several joined by
+                commas: the pilot chooses); `tries`, how many scores are to be tried on these images one after the
+                other; `shares`, class -> how often it is asked about in deployment, where calibration differs.
 
         Raises:
             CertificateError: no labels, too few images, copies of gallery images; says what is needed.
@@ -509,8 +514,11 @@ class Gallery:
         if model is not None:
             self.check_model(model)
         score, confidence = options.pop("score", ""), options.pop("confidence", 0.9)
+        tries, shares = options.pop("tries", None), options.pop("shares", None)
         if options:
-            raise ServingError(f"certify takes risk, groups, confidence and score; not {', '.join(options)}.")
+            raise ServingError(
+                f"certify takes risk, groups, confidence, score, tries and shares; not {', '.join(options)}."
+            )
         by: str | PRight = score or "disagreement"
         if images is None:
             if groups is not None:
@@ -529,12 +537,27 @@ class Gallery:
         facts: dict[str, Any] = {"confidence": confidence, "gallery": self.digest, "weights": self.model}
         facts |= {"calibration": records_digest(mean, labels)} | ({} if groups is None else {"groups": groups})
         record, classes = judged.tensors(), self.labels
-        return lambda risk: certify_record(record, classes, risk=risk, score=by, **facts)
+        if shares is not None:
+            facts["importance"] = class_importance(self._names_of(record["label"]), shares)
+
+        def certified(risk: float) -> Certificate:
+            called = "p_right" if isinstance(by, PRight) else by
+            paid = gallery_trust.tries_to_pay(self.tried, facts["calibration"], called, tries)
+            if self.folder is not None:
+                gallery_trust.write_tries(self.folder, self.tried)
+            return certify_record(record, classes, risk=risk, score=by, tries=paid, **facts)
+
+        return certified
+
+    def _names_of(self, labels: np.ndarray) -> np.ndarray:
+        """Return the names of classes by number (Q,)."""
+        names = dict(zip(self.labels.tolist(), self.class_names, strict=True))
+        return np.array([names.get(label, "") for label in labels.tolist()])
 
     def _calibration(
         self, model: Embedder | None, images: Any, class_names: Sequence[str] | None
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Embeddings and classes (Q,) of calibration images, numbered as the gallery's; -1 for a class of none."""
+        """Embed calibration images and number their classes (Q,) as the gallery's; -1 for a class of none."""
         numbers = dict(zip(self.class_names, self.labels, strict=True))
         if model is None and self.model:
             raise ServingError("name the gallery's model to certify with images: certify(model, images, risk=...).")
@@ -583,6 +606,7 @@ class Gallery:
         trust = None if self._trust is None else self._trust.plain()
         content = gallery_files.write(target, self._content, self.digest, trust)
         gallery_trust.write_certificates(target, self.certificates)
+        gallery_trust.write_tries(target, self.tried)
         self._content, self.folder, self._stored = content, target, self.digest
         return target
 

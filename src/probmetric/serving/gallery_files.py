@@ -68,7 +68,7 @@ class Content:
 
     @classmethod
     def empty(cls, model: str = "") -> Content:
-        """No images."""
+        """Return a content without images."""
         none = np.empty((0, 0), dtype=np.float32)
         return cls(model, none, none[:, :0].reshape(0), none, [], [], [])
 
@@ -86,7 +86,7 @@ class Content:
 
 
 def digest_of_content(content: Content) -> str:
-    """SHA-256 of model, names, classes and arrays: what a certificate for a gallery is about."""
+    """Return the SHA-256 of model, names, classes and arrays: what a certificate for a gallery is about."""
     names = digest_of([content.model, content.mean.shape, content.looks.shape, content.paths, content.class_names])
     digest = hashlib.sha256(names.encode())
     for array in content.tensors.values():
@@ -147,7 +147,7 @@ def content_on_disk(folder: Path) -> str:
 
 
 def _index_of(folder: Path, digest: str) -> dict[str, Any] | None:
-    """Values of gallery.json where the files beside it hold this content already."""
+    """Return the values of gallery.json where the files beside it hold this content already."""
     try:
         index = _read_index(folder)
     except FileError:
@@ -157,13 +157,13 @@ def _index_of(folder: Path, digest: str) -> dict[str, Any] | None:
 
 
 def _number(name: str) -> int:
-    """The number in the name of a file of vectors or images; 0 of another file."""
+    """Return the number in the name of a file of vectors or images; 0 of another file."""
     match = _VECTORS.fullmatch(name) or _IMAGES.fullmatch(name)
     return int(match[1]) if match else 0
 
 
 def _read_index(folder: Path) -> dict[str, Any]:
-    """The checked values of gallery.json: a file name that leads elsewhere is refused."""
+    """Return the checked values of gallery.json: a file name that leads elsewhere is refused."""
     path = folder / INDEX
     if not present(path):
         raise FileError(f"{folder} is no gallery (it has no {INDEX}); make one with `probmetric index`.")
@@ -191,8 +191,8 @@ def _read_content(folder: Path, index: dict[str, Any]) -> Content:
     """Read and check the content that `index` names."""
     names = _read_names(folder / index["images"])
     tensors = _open_tensors(folder / index["vectors"], len(names["paths"]), index["dim"])
-    values: dict[str, Any] = {**tensors, **names}
-    content = Content(index["model"], **values)
+    parts: dict[str, Any] = {**tensors, **names}
+    content = Content(index["model"], **parts)
     if len(set(content.paths)) < len(content.paths):
         raise FileError(f"{folder} names an image twice; {AGAIN}.")
     _check_rows(folder / index["vectors"], content)
@@ -202,7 +202,7 @@ def _read_content(folder: Path, index: dict[str, Any]) -> Content:
 
 
 def _open_tensors(path: Path, rows: int, dim: int) -> dict[str, np.ndarray]:
-    """Tensors of the file of vectors; `mean` is a map of the file."""
+    """Return the tensors of the file of vectors; `mean` is a map of the file."""
     from safetensors import SafetensorError, safe_open
 
     check_readable(path)
@@ -223,7 +223,7 @@ def _open_tensors(path: Path, rows: int, dim: int) -> dict[str, np.ndarray]:
 
 
 def _mapped(path: Path, rows: int, dim: int) -> np.ndarray:
-    """The tensor `mean` (rows, dim) as a map of the file."""
+    """Map the tensor `mean` (rows, dim) into memory from the file."""
     if not rows * dim:
         return np.empty((rows, dim), dtype=np.float32)
     try:
@@ -258,7 +258,7 @@ def _write_names(path: Path, content: Content) -> None:
 
 
 def _read_names(path: Path) -> dict[str, list[str]]:
-    """Paths, classes and files of the images, as `Content` calls them."""
+    """Return paths, classes and files of the images, as `Content` calls them."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -45,7 +45,7 @@ class Reference:
     uncertainty: np.ndarray
 
     def doubt(self, uncertainty: np.ndarray) -> np.ndarray:
-        """Share (N,) of the validation images surer than each of `uncertainty` (N,); ties count half."""
+        """Return the share (N,) of the validation images surer than each of `uncertainty` (N,); ties count half."""
         sides = [np.searchsorted(self.uncertainty, uncertainty, side=side) for side in ("left", "right")]
         return np.add(*sides) / (2 * len(self.uncertainty))
 
@@ -117,7 +117,7 @@ class Model:
         return card(self.record)
 
     def embed(self, images: Any, *, samples: bool = False) -> DirectionalBatch:
-        """Directional distributions of images, on the CPU.
+        """Return directional distributions of images, on the CPU.
 
         Args:
             images: one or a sequence of paths, bytes of files, PIL images, arrays (H, W, C), tensors (C, H, W); or a
@@ -130,7 +130,7 @@ class Model:
         return self.embedded(sequence_of(images, self.eye.ndim), samples=samples).batch
 
     def embedded(self, images: Sequence[Any], *, on_error: OnError = "raise", samples: bool = False) -> Embedded:
-        """As `embed`, and which images were read; with `on_error="skip"` the others are left out."""
+        """Embed images and say which were read; with `on_error="skip"` the others are left out."""
         if not len(images):
             raise DataError("there is no image to embed.")
         unreadable: dict[int, DataError] = {}
@@ -144,14 +144,14 @@ class Model:
         return Embedded(predictor.describe(parts), kept, problems, np.concatenate(seen))
 
     def looks(self, images: Sequence[Any]) -> np.ndarray:
-        """What images look like (N, L), see `looks`; those that cannot be read are left out."""
+        """Describe what images look like (N, L), see `looks`; those that cannot be read are left out."""
         seen: list[np.ndarray] = []
         for _ in self._batches(images, {}, seen):
             pass
         return np.concatenate(seen) if seen else np.empty((0, 0), dtype=np.float32)
 
     def _sampling(self) -> Predictor:
-        """The predictor, with an uncertainty that keeps its samples."""
+        """Return the predictor, with an uncertainty that keeps its samples."""
         component = self.record.uncertainty
         if "keep_samples" not in UNCERTAINTIES.options(component.name):
             raise ServingError(f"uncertainty {component.name!r} draws no samples; leave out samples=True.")
@@ -201,17 +201,17 @@ class Model:
             CertificateError: no certificate for this risk, gallery and model.
             DataError: images that cannot be read; all of them are named.
         """
-        asked = Rules(risk, **rules)
-        if asked.withhold < 1 and self.reference is None:
+        wanted = Rules(risk, **rules)
+        if wanted.withhold < 1 and self.reference is None:
             raise ServingError("this model has no validation images to compare with; leave out `withhold`.")
         gallery.check_model(self)
-        certificate_of(gallery, asked)  # before the images are embedded
+        certificate_of(gallery, wanted)  # before the images are embedded
         listed = sequence_of(images, self.eye.ndim)
         embedded = self.embedded(listed)
         record = {"mean": embedded.batch.mean.numpy(), "uncertainty": embedded.batch.uncertainty.numpy()}
         doubt = None if self.reference is None else self.reference.doubt(record["uncertainty"])
         names = [named(image, number) for number, image in enumerate(listed)]
-        return answers(gallery, Queries(names, record, embedded.looks, doubt), k, asked)
+        return answers(gallery, Queries(names, record, embedded.looks, doubt), k, wanted)
 
     def evaluate(
         self, images: Any, class_names: Sequence[str] | None = None, *, ks: Sequence[int] = (1, 2, 4, 8)
@@ -272,7 +272,7 @@ class Model:
         return write_onnx(Graph(self.predictor, self._example()), Path(path), self.eye)
 
     def _example(self) -> torch.Tensor:
-        """Network input (2, ...) of two blank images."""
+        """Return the network input (2, ...) of two blank images."""
         channels, side = self.eye.shape
         if self.eye.tensor:
             return torch.zeros(2, *self.eye.tensor)

@@ -71,7 +71,7 @@ class Member(Strict):
     @field_validator("settings")
     @classmethod
     def _bounded(cls, value: EncoderSettings) -> EncoderSettings:
-        if value.dim > LARGEST_DIM:
+        if value.dim != "features" and value.dim > LARGEST_DIM:
             raise ValueError(f"dim is {value.dim}; allowed: up to {LARGEST_DIM}.")
         return value
 

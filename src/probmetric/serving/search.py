@@ -175,14 +175,14 @@ def answers(gallery: Searched, queries: Queries, k: int, rules: Rules) -> list[A
         [] if rules.any_image else gallery.unlike(queries.looks),
     ]
     shares = {"doubt": queries.doubt, "p_right": p_right, "lonelier": lonelier}
-    given = []
+    answered = []
     for row, name in enumerate(queries.names):
         reason = "; ".join(filter(None, (each[row] for each in reasons if each)))
         values = {key: None if share is None else float(share[row]) for key, share in shares.items()}
         matches = _shown(gallery, match.indices[row, :k], match.similarity[row, :k])
         uncertainty = float(queries.record["uncertainty"][row])
-        given.append(Answer(name, matches, uncertainty, **values, withheld=bool(reason), reason=reason))
-    return given
+        answered.append(Answer(name, matches, uncertainty, **values, withheld=bool(reason), reason=reason))
+    return answered
 
 
 def certificate_of(gallery: Searched, rules: Rules) -> Certificate | None:
@@ -195,7 +195,7 @@ def certificate_of(gallery: Searched, rules: Rules) -> Certificate | None:
 def _judged(
     gallery: Searched, match: MatchRecord, certificate: Certificate | None
 ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
-    """Scores of the answers, score -> (Q,), and P(right) (Q,); nothing where the gallery was never asked for them.
+    """Return the answers' scores, score -> (Q,), and P(right) (Q,); nothing if the gallery was never asked for them.
 
     P(right) is the certificate's where that decides by one, so that `trust.monitor` compares like with like.
     """
@@ -209,7 +209,7 @@ def _judged(
 
 
 def _uncertified(certificate: Certificate | None, doubts: Mapping[str, np.ndarray]) -> list[str]:
-    """Why each answer is withheld by the certificate, "" where it is given."""
+    """Say why each answer is withheld by the certificate, "" where it is given."""
     if certificate is None:
         return []
     certified = certificate.answers(certified_doubt(certificate, doubts))
@@ -228,7 +228,7 @@ def _shown(gallery: Searched, rows: np.ndarray, cosines: np.ndarray) -> tuple[Ma
 
 
 def as_text(answers: Sequence[Answer]) -> str:
-    """A paragraph per image, for reading."""
+    """Return a paragraph per image, for reading."""
     lines = []
     for answer in answers:
         doubt = "" if answer.doubt is None else f"less sure than {100 * answer.doubt:.0f} % of the validation images; "
@@ -241,7 +241,7 @@ def as_text(answers: Sequence[Answer]) -> str:
 
 
 def as_csv(answers: Sequence[Answer]) -> str:
-    """One row per image and match, for programs; withheld answers are marked, not left out.
+    """Return one row per image and match, for programs; withheld answers are marked, not left out.
 
     A name that a spreadsheet would take for a formula has a quote in front.
     """

@@ -97,14 +97,18 @@ def report_source(experiment: str, folder: Path) -> Source | None:
 
 def _report_entry(experiment: str, files: dict[str, Path]) -> Entry:
     end = int(max(path.stat().st_mtime for path in files.values()) * 1000)
-    summary = read_json(files["metrics.json"]) if "metrics.json" in files else {}
+    summaries = {Path(name).stem: read_json(path) for name, path in files.items() if name.startswith("metrics/")}
     note = f"Tables and figures of `{experiment}`."
     return Entry(
         name=experiment,
         start=end,
         end=end,
         tags={"mlflow.source.name": "probmetric", "mlflow.note.content": note},
-        metrics=[(name, value, end, 0) for name, value in summary.items() if isinstance(value, int | float)],
+        metrics=[
+            (legal_name(f"{method}/{name}"), value, end, 0)
+            for method, summary in summaries.items()
+            for name, value in summary.items()
+        ],
         artifacts=files,
     )
 

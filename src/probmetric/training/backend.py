@@ -55,7 +55,7 @@ def _determinism() -> tuple[bool, bool]:
 
 
 def compiled(network: nn.Module, device: torch.device) -> nn.Module:
-    """`network` compiled for `device`; it shares parameters and names with the original.
+    """Compile `network` for `device`; it shares parameters and names with the original.
 
     Raises:
         ConfigError: this machine has no working compiler.

@@ -7,6 +7,7 @@ only, so neither the threads nor a resumed run change it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -20,9 +21,9 @@ from probmetric.config import ConfigError, EncoderSettings, Training
 from probmetric.data import DataError, verify_digest
 from probmetric.data.choosing import Role, Use, open_for_choosing
 from probmetric.data.images import BATCH, Eye, ImageSource, ahead_of, batches, loading_threads, to_device
-from probmetric.data.manifest import read_table, values_of
+from probmetric.data.manifest import read_summary, read_table, values_of
 from probmetric.data.places import COLUMNS
-from probmetric.data.samplers import Batching, create_sampler
+from probmetric.data.samplers import Batching, Sampler, create_sampler
 from probmetric.data.views import View, view_of
 from probmetric.data.views._base import Images, stacked
 from probmetric.io import sha256_file
@@ -46,6 +47,8 @@ class TrainingImages:
         digest: SHA-256 that names them.
         name: what messages call them.
         places: manifest columns `places.COLUMNS` of the training images (N,), where they are street scenes.
+        channels: of the images of the dataset; 0 where that is not known. With it a dataset may have no training
+            images, for networks that learn nothing from it.
     """
 
     sources: Mapping[Use, ImageSource]
@@ -53,6 +56,7 @@ class TrainingImages:
     digest: str
     name: str = "the dataset"
     places: Mapping[str, np.ndarray] | None = None
+    channels: int = 0
 
 
 def training_images(
@@ -77,7 +81,8 @@ def training_images(
     if set(COLUMNS) <= set(table.column_names):
         places = {name: values_of(table, name)[sources["train"].index] for name in COLUMNS}
     view = view or view_of(folder, augment=settings.augment)
-    return TrainingImages(sources, view, sha256_file(folder / "digest"), str(folder), places)
+    channels = max(read_summary(folder)["channels"])
+    return TrainingImages(sources, view, sha256_file(folder / "digest"), str(folder), places, channels)
 
 
 @dataclass(frozen=True)
@@ -122,6 +127,7 @@ class TrainingData:
         """
         self.settings, self.seed, self.device, self.processes = settings, seed, device, processes
         self.sources, self.digest, self._view, self._name = images.sources, images.digest, images.view, images.name
+        self._channels = images.channels
         self._read_labels()
         self.index = torch.from_numpy(self.sources["train"].index)
         self._held: Tensor | None = None
@@ -130,12 +136,19 @@ class TrainingData:
         batching = Batching(
             settings.sampler, settings.batch_size, settings.images_per_class, steps=settings.steps_per_epoch
         )
-        self._sampler = create_sampler(batching, self.labels.numpy(), seed, images.places)
+        self._create_sampler = lambda: create_sampler(batching, self.labels.numpy(), seed, images.places)
+        if len(self.labels):
+            _ = self._sampler  # what cannot be batched stops here
+
+    @functools.cached_property
+    def _sampler(self) -> Sampler:
+        return self._create_sampler()
 
     def _read_labels(self) -> None:
         labels, validation = self.sources["train"].labels, self.sources["val"].labels
         classes = np.unique(labels)
-        if len(classes) < 2:
+        learns = self.settings.epochs > 0 or self.settings.head_init != "random"
+        if len(classes) < 2 and (learns or not self._channels):
             raise DataError(f"{self._name} has {len(classes)} training class(es); training needs at least 2.")
         self.num_classes, self.has_validation = len(classes), len(validation) > 0
         self.labels = torch.from_numpy(np.searchsorted(classes, labels))
@@ -145,6 +158,8 @@ class TrainingData:
     def _read_sizes(self) -> tuple[int, int]:
         """Return channels and side of the network's input; hold the images where that is possible."""
         train, side = self.sources["train"], self._view.side
+        if not len(train) and side is not None:
+            return self._channels, side
         first = train.load(np.zeros(1, dtype=np.int64))
         if side is not None:
             return self._view.load_plain(first).shape[1], side

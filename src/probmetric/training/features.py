@@ -1,8 +1,9 @@
-"""Features of a trunk that does not train: computed once per (weights, view, images), shared by all that read them.
+"""What the frozen part of a network makes of images: computed once per (weights, view, images), shared by all runs.
 
     state/features/<digest of weights and view>/<digest of images>.safetensors
 
-Heads of any seed and loss, posteriors and embeddings then cost what a matrix product costs. Features are float32, in
+Heads on a frozen trunk, of any seed and loss, their posteriors and embeddings then cost what a matrix product costs;
+networks that train from a part on (`train_from`) start at that part's input. Features are float32, in
 evaluation mode, computed in batches of `data.images.BATCH`: they equal those of a training step in float32 to rounding.
 """
 
@@ -24,54 +25,46 @@ from probmetric.data.images import Eye, ImageSource, batches
 from probmetric.data.views._base import RawTensors
 from probmetric.io import FileError, digest_of, read_tensors, sha256_file, tensors_digest, try_lock, write_tensors
 from probmetric.models import Encoder
-from probmetric.models._wrapped import HeadOnly
+from probmetric.models._wrapped import HeadOnly, drops, input_of, rest_of
 from probmetric.training.data import TrainingData, TrainingImages
 from probmetric.training.head_init import initialise_head
 from probmetric.uncertainty._base import evaluating
 
-DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
-
-
-def keeps_trunk(settings: EncoderSettings, encoder: Encoder) -> bool:
-    """Say whether the trunk of a run's encoder stays as it starts, and gives the same features whenever it is asked."""
-    if not isinstance(encoder, Encoder):
-        return False
-    training = settings.training
-    untrained = settings.pretrained and (settings.loss is None or training.epochs == 0)
-    drops = any(isinstance(module, DROPOUT) and module.p > 0 for module in encoder.modules())
-    has_trunk = any(not name.startswith("head.") for name, _ in encoder.named_parameters())
-    return bool((training.freeze == "trunk" or untrained) and has_trunk and not drops)
-
 
 class Features(NamedTuple):
-    """Features of images, and what computing them took."""
+    """What the frozen part of a network makes of images, and what computing it took."""
 
-    rows: Tensor  # (N, D)
+    rows: Tensor  # (N, D), or (N, ...) where the network trains from a part on
     seconds: float
 
 
 @dataclass(frozen=True)
 class FeatureStore:
-    """Files of the features that one trunk gives for images seen by one eye.
+    """Files of what the frozen part of a network makes of images seen by one eye.
 
     Attributes:
-        encoder: the encoder with the trunk.
+        encoder: the whole encoder.
         eye: how it sees images.
         folder: where the files lie.
+        part: the part whose input is kept; None: the head.
     """
 
     encoder: Encoder
     eye: Eye
     folder: Path
+    part: str | None = None
 
     @classmethod
-    def of(cls, settings: EncoderSettings, encoder: Encoder, eye: Eye, root: Path) -> FeatureStore:
-        """Return the store of `encoder` below `root`; encoders that differ in their heads share one."""
-        trunk = {name: value for name, value in encoder.state_dict().items() if not name.startswith("head.")}
+    def of(
+        cls, settings: EncoderSettings, encoder: Encoder, eye: Eye, root: Path, part: str | None = None
+    ) -> FeatureStore:
+        """Return the store of `encoder` below `root`; encoders that differ in what comes after share one."""
+        state, frozen = encoder.state_dict(), encoder.trunk_names(part)
+        trunk = {name: value for name, value in state.items() if name in frozen}
         options = {name: value for name, value in settings.backbone.options.items() if not name.startswith("head")}
         code = [sha256_file(inspect.getfile(type(encoder))), torch.__version__]
         view = [type(eye.view).__name__, repr(eye.view), list(eye.shape)]
-        return cls(encoder, eye, root / digest_of([tensors_digest(trunk), options, code, view])[:24])
+        return cls(encoder, eye, root / digest_of([tensors_digest(trunk), options, code, view, part])[:24], part)
 
     def read(self, source: ImageSource, images_digest: str, device: torch.device) -> Features:
         """Return the features of `source` from their file, which one process computes if it is missing.
@@ -96,9 +89,45 @@ class FeatureStore:
     def _computed(self, source: ImageSource, device: torch.device) -> Features:
         started = time.perf_counter()
         with evaluating(self.encoder):
-            parts = [self.encoder.features(each).cpu() for each in batches(source, self.eye, device)]
-        rows = torch.cat([torch.empty(0, self.encoder.num_features), *parts])
-        return Features(rows, round(time.perf_counter() - started, 2))
+            parts = [self._of(images).cpu() for images in batches(source, self.eye, device)]
+        return Features(torch.cat(parts).contiguous(), round(time.perf_counter() - started, 2))
+
+    def _of(self, images: Tensor) -> Tensor:
+        return self.encoder.features(images) if self.part is None else input_of(self.encoder, self.part, images)[0]
+
+
+class Shared(NamedTuple):
+    """A network whose first part is frozen: what that part makes of images, and the network that goes on from there."""
+
+    store: FeatureStore
+    rest: Encoder
+
+
+def shared(settings: EncoderSettings, encoder: Encoder, eye: Eye, root: Path | None) -> Shared | None:
+    """Return the frozen part of a run's encoder and the rest; None where nothing is frozen or could be shared.
+
+    Args:
+        settings: the run's settings.
+        encoder: its encoder, whose weights the rest shares.
+        eye: how it sees images.
+        root: folder of the shared features; None shares none.
+    """
+    training = settings.training
+    if root is None or not isinstance(encoder, Encoder) or not encoder.trunk_names():
+        return None
+    untrained = settings.pretrained and (settings.loss is None or training.epochs == 0)
+    if untrained or training.freeze == "trunk":
+        if any(drops(module) for module in encoder.modules()):
+            return None
+        rest = HeadOnly(encoder)
+        return Shared(FeatureStore.of(settings, encoder, eye, root), rest.train(encoder.training))
+    if training.train_from is None:
+        return None
+    with evaluating(encoder):
+        cut = rest_of(encoder, training.train_from, eye.shape)
+    if cut is None:
+        return None
+    return Shared(FeatureStore.of(settings, encoder, eye, root, training.train_from), cut)
 
 
 def _read(file: Path) -> Features | None:
@@ -138,7 +167,7 @@ class FeatureSource:
 def on_features(
     settings: EncoderSettings, encoder: Encoder, images: TrainingImages, data: TrainingData, root: Path | None
 ) -> tuple[Encoder, TrainingData]:
-    """Return the encoder's head and the data as features, where the trunk's are shared; else both as they are.
+    """Return what trains of the encoder, and the data as that sees them; both as they are where nothing is shared.
 
     Args:
         settings: the run's settings.
@@ -148,16 +177,16 @@ def on_features(
         root: folder of the shared features; None shares none.
     """
     augments = images.view != images.view.evaluation()
-    if root is None or augments or not keeps_trunk(settings, encoder):
+    parts = None if augments or not len(images.sources["train"]) else shared(settings, encoder, data.eye, root)
+    if parts is None:
         return encoder, data
-    store = FeatureStore.of(settings, encoder, data.eye, root)
     sources: dict[Use, ImageSource] = {
-        use: FeatureSource(source, store.read(source, images.digest, data.device).rows)
+        use: FeatureSource(source, parts.store.read(source, images.digest, data.device).rows)
         for use, source in images.sources.items()
     }
     seen = replace(images, sources=sources, view=RawTensors(shape=(encoder.num_features,)))
     features = TrainingData(seen, data.settings, seed=data.seed, device=data.device, processes=data.processes)
-    return HeadOnly(encoder).to(data.device), features
+    return parts.rest.to(data.device), features
 
 
 def start_head(encoder: Encoder, data: TrainingData, store: FeatureStore | None = None) -> None:

@@ -67,7 +67,7 @@ def embed(encoder: Encoder, images: Tensor, precision: torch.dtype) -> Tensor:
 
 
 def features_of(encoder: Encoder, images: Tensor, precision: torch.dtype) -> Tensor:
-    """Input of the encoder's head, (B, C, H, W) -> (B, D): float32, or float64 where the encoder computes in it."""
+    """Return the input (B, D) of the encoder's head for images (B, C, H, W): float32, or float64 as the encoder."""
     with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == torch.bfloat16):
         features = encoder.features(images)
     return features if features.dtype == torch.float64 else features.float()

@@ -14,6 +14,7 @@ D, the further rows are zero.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Literal
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 HeadInit = Literal["pca", "whitening", "lda"]
+CHUNK = 2**14  # rows
 SHRINKAGE = {"whitening": 0.5, "lda": 0.3}
 
 
@@ -34,14 +36,15 @@ def initialise_head(head: nn.Linear, features: Tensor, labels: Tensor, kind: Hea
         labels: classes 0..C-1 (N,).
         kind: which map.
     """
-    rows = features.double().cpu()
-    mean = rows.mean(dim=0)
+    features, labels = features.cpu(), labels.cpu()
+    mean = torch.stack([part.double().sum(dim=0) for part in features.split(CHUNK)]).sum(dim=0) / len(features)
     if kind == "pca":
-        axes, mean = _axes(_second_moment(F.normalize(rows))), torch.zeros_like(mean)
+        axes, mean = _axes(_second_moment(F.normalize(part.double()) for part in features.split(CHUNK))), 0 * mean
     elif kind == "whitening":
-        axes = _whitening(_second_moment(rows - mean), SHRINKAGE[kind])
+        moment = _second_moment(part.double() - mean for part in features.split(CHUNK))
+        axes = _whitening(moment, SHRINKAGE[kind])
     else:
-        axes = _discriminants(rows, labels.cpu())
+        axes = _discriminants(features, labels, mean)
     kept = axes[:, : head.out_features].T
     weight = torch.zeros(head.out_features, head.in_features, dtype=torch.float64)
     weight[: len(kept)] = kept
@@ -51,8 +54,12 @@ def initialise_head(head: nn.Linear, features: Tensor, labels: Tensor, kind: Hea
         head.bias.copy_(-weight @ mean)
 
 
-def _second_moment(rows: Tensor) -> Tensor:
-    return rows.T @ rows / len(rows)
+def _second_moment(parts: Iterable[Tensor]) -> Tensor:
+    """Return E[h h^T] (D, D) of rows that come in parts (B, D): copies of all in float64 would not fit."""
+    total, count = torch.zeros((), dtype=torch.float64), 0
+    for part in parts:
+        total, count = total + part.T @ part, count + len(part)
+    return total / count
 
 
 def _axes(matrix: Tensor) -> Tensor:
@@ -68,10 +75,14 @@ def _whitening(covariance: Tensor, shrinkage: float) -> Tensor:
     return (axes / variances.sqrt()).flip(1)
 
 
-def _discriminants(rows: Tensor, labels: Tensor) -> Tensor:
+def _discriminants(features: Tensor, labels: Tensor, mean: Tensor) -> Tensor:
     """Return W (D, D), which whitens the features within the classes and sorts by what lies between them."""
-    sums = torch.zeros(int(labels.max()) + 1, rows.shape[1], dtype=torch.float64).index_add_(0, labels, rows)
-    means = sums / torch.bincount(labels)[:, None].clamp(min=1)
-    whitening = _whitening(_second_moment(rows - means[labels]), SHRINKAGE["lda"])
-    between = (means[labels].unique(dim=0) - rows.mean(dim=0)) @ whitening
-    return whitening @ _axes(_second_moment(between))
+    counts = torch.bincount(labels)
+    means = torch.zeros(len(counts), features.shape[1], dtype=torch.float64)
+    for part, classes in zip(features.split(CHUNK), labels.split(CHUNK), strict=True):
+        means.index_add_(0, classes, part.double())
+    means /= counts[:, None].clamp(min=1)
+    parts = zip(features.split(CHUNK), labels.split(CHUNK), strict=True)
+    within = _second_moment(part.double() - means[classes] for part, classes in parts)
+    whitening = _whitening(within, SHRINKAGE["lda"])
+    return whitening @ _axes(_second_moment([(means[counts > 0] - mean) @ whitening]))

@@ -364,4 +364,5 @@ def _peak_memory_mb(device: torch.device) -> float:
     """Return the peak memory of the process so far: of the CUDA device, or resident memory on the CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    unit = 1 if sys.platform == "darwin" else 2**10  # macOS counts bytes, Linux kilobytes
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20

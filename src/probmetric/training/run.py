@@ -105,7 +105,8 @@ def train_run(
         }
         first = run.fit(TRAINED_AS[settings.training.selection], state, conduct)
         final = first
-        if settings.training.selection == "refit" and first.done.history:
+        fitted = first.done.history or settings.training.head_init != "random"
+        if settings.training.selection == "refit" and fitted:
             final = run.fit("pooled", state / "refit", conduct, stop_after=first.done.best_epoch + 1)
         if writes:
             run.write(writes, first, final)
@@ -180,8 +181,8 @@ class _Run:
         images = training_images(self.prepared_folder, training, view=view, role=role)
         data = TrainingData(images, training, seed=settings.seed, device=self.device, processes=self.processes)
         encoder, loss, _ = assemble(settings, data.sizes, self.device)
-        shared = self.features if settings.pretrained else None
-        start_head(encoder, data, None if shared is None else FeatureStore.of(settings, encoder, data.eye, shared))
+        root = self.features if settings.pretrained else None
+        start_head(encoder, data, None if root is None else FeatureStore.of(settings, encoder, data.eye, root))
         trained, read = on_features(settings, encoder, images, data, self.features)
         checkpoints = Checkpoints(state_folder)
         if loss is None or training.epochs == 0:

@@ -32,7 +32,7 @@ def validate(encoder: Encoder, loss: Loss, data: TrainingData, metric: Selection
 
 
 def _measure(embeddings: Tensor, loss: Loss, data: TrainingData, metric: SelectionMetric) -> float:
-    """`metric` of the validation images' embeddings (N, M)."""
+    """Return `metric` of the validation images' embeddings (N, M)."""
     if metric != "accuracy":
         rows = embeddings if embeddings.is_cuda else embeddings.numpy()
         values = retrieval_metrics(rows, data.val_labels.numpy(), ks=(1,), normalize=True)

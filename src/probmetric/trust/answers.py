@@ -114,13 +114,15 @@ def some_among_others(record: Mapping[str, Any], labels: Any, rows: NDArray[np.i
     return _answers(match, truth, (match.classes[:, 0] == truth) & nearer, positives > 0)
 
 
-def asked_in(record: Mapping[str, Any], labels: Any, gallery: Mapping[str, Any], gallery_labels: Any) -> Answers:
+def asked_in(
+    record: Mapping[str, Any], labels: Any, gallery: Mapping[str, Any], gallery_labels: Any, *, ignore: Any = None
+) -> Answers:
     """Ask the images of a `record` in a gallery; both name -> (N, ...), with labels (N,), -1 for none of its classes.
 
     An answer is right if its class is the query's; a query whose class is not in the gallery is `asked` nothing, and
-    wrong whatever it is answered.
+    wrong whatever it is answered. What a query is not to find, `ignore`, is said as to `search`.
     """
-    match = find_match(_kept(record), _kept(gallery), gallery_labels)
+    match = find_match(_kept(record), _kept(gallery), gallery_labels, ignore=ignore)
     truth = arrays.to_numpy(labels).astype(np.int64)
     right = match.classes[:, 0] == truth
     return _answers(match, truth, right, np.isin(truth, arrays.to_numpy(gallery_labels)))

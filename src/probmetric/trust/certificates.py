@@ -9,10 +9,10 @@ Which t is tried may not depend on what tests it. A part of the calibration set,
 the rest tests that threshold and then larger ones, each at the full level delta, until one fails (fixed sequence
 testing; Angelopoulos et al. 2021, "Learn then test"). The last that passed is certified.
 
-    unit "query"   queries are drawn independently. The pilot is a tenth: a logistic curve of errors over ranks, fitted
-                   to it, says from which rank on testing is expected to certify most. Thresholds are the order
-                   statistics d_(k) of the rest: given d_(k+1), the k answers below it are independent with risk
-                   R(d_(k+1)), and k passes when P(Binomial(k, alpha) <= errors) <= delta
+    unit "query"   queries are drawn independently. The pilot is a tenth: a logistic curve of errors over the rank and
+                   its logarithm, fitted to it, says from which rank on testing is expected to certify most.
+                   Thresholds are the order statistics d_(k) of the rest: given d_(k+1), the k answers below it are
+                   independent with risk R(d_(k+1)), and k passes when P(Binomial(k, alpha) <= errors) <= delta
     unit "group"   groups (people, sessions, classes that calibration does not show) are drawn independently, queries of
                    one as they like. Y_g = sum over answers of g of (alpha - w_i) / s, s the most queries of a group,
                    has mean <= 0 if R(t) >= alpha: the capital of a wager, prod_g (1 + lambda Y_g), group after group,
@@ -26,7 +26,7 @@ Why a threshold may be one of the doubts that test it: let A_1, A_2, ... be the 
 alpha at their ends, so the mean error between any two ends is alpha too. Which interval the first false threshold of
 the sequence lies in is decided by how many doubts fall between the ends, and given these numbers the errors below the
 interval are Binomial(n, alpha), those inside have a larger mean: it passes with probability at most delta. Ties are
-broken by chance in this argument; thresholds are tried only where a tie ends.
+broken by chance in this argument; thresholds are tried only where a tie ends, from the last end before the start on.
 
 The largest threshold of many that passes, tested on the data that named it, promises too much (Geifman and El-Yaniv
 2017 pay by a union bound, which answers fewer queries): tests/trust/test_certificates.py shows it.
@@ -55,11 +55,12 @@ Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Unit = Literal["query", "group"]
 
+RISKS, CONFIDENCE = (0.2, 0.1, 0.05), 0.9  # of the certificate of every run; `probmetric certificate` makes others
 PILOT, PILOT_OF_GROUPS = 10, 5
 THRESHOLDS = 40
 STAKES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.12, 0.06)  # shares of the stake that a group all wrong loses wholly
 STARTS, TRIALS = 20, 60
-RANK_PRIOR = ((-3.0, 3.0), (6.0, 4.0))  # mean and standard deviation of the intercept and the slope
+RANK_PRIOR = ((-2.0, 3.0), (4.0, 4.0), (0.5, 1.0))  # mean and standard deviation of intercept and the two slopes
 EVERYTHING = sys.float_info.max
 _AGAIN = "certify again"
 
@@ -360,9 +361,11 @@ def _search_queries(
     allowed = errors_allowed(np.arange(1, len(tested) + 1), risk, delta)
     passed = errors <= allowed
     ranks = np.searchsorted(np.sort(doubt), doubt[pilot], side="right") / len(doubt)
-    start = _best_start(ranks, wrong[pilot], allowed, min(least_tested(risk, 1 - delta), len(tested)), generator)
+    least = min(least_tested(risk, 1 - delta), len(tested))
+    start = _best_start(ranks, wrong[pilot], allowed, least, generator)
     ends = np.flatnonzero(np.append(np.diff(tested) > 0, True))
-    ends = ends[ends >= start - 1]
+    ends = ends[ends >= least - 1]
+    ends = ends[max(0, np.searchsorted(ends, start - 1, side="right") - 1) :]
     failed = np.flatnonzero(~passed[ends])
     certified = ends[: failed[0] if len(failed) else len(ends)]
     if not len(certified):
@@ -391,23 +394,29 @@ def _best_start(ranks: Doubles, wrong: Doubles, allowed: Doubles, least: int, ge
         generator: of the calibration sets that are drawn from the pilot's curve.
     """
     count = len(allowed)
-    starts = np.unique(np.maximum(least, np.arange(1, STARTS + 1) * count // STARTS))
-    mean, root = _error_curve(ranks, wrong)
-    places = (np.arange(count) + 0.5) / count
+    evenly, finely = np.arange(1, STARTS + 1) * count // STARTS, np.geomspace(least, count, STARTS).astype(np.int64)
+    starts = np.unique(np.maximum(least, np.append(evenly, finely)))
+    mean, root = _error_curve(np.maximum(ranks, 0.5 / count), wrong)
+    columns = _of_ranks((np.arange(count) + 0.5) / count)
     certified = np.zeros(len(starts))
     for _ in range(TRIALS):
-        intercept, slope = mean + root @ generator.standard_normal(2)
-        passed = np.cumsum(generator.random(count) < scipy.special.expit(intercept + slope * places)) <= allowed
+        rates = scipy.special.expit(columns @ (mean + root @ generator.standard_normal(len(mean))))
+        passed = np.cumsum(generator.random(count) < rates) <= allowed
         failures = np.append(np.flatnonzero(~passed), count)
         certified += np.where(passed[starts - 1], failures[np.searchsorted(failures, starts - 1)], 0)
     return int(starts[np.argmax(certified)])
 
 
 def _error_curve(ranks: Doubles, wrong: Doubles) -> tuple[Doubles, Doubles]:
-    """Return mean (2,) and root of the covariance (2, 2) of intercept and slope of P(wrong | rank), logistic."""
+    """Return mean (3,) and root of the covariance (3, 3) of the weights of P(wrong | rank), logistic."""
     mean, deviation = (np.array(values) for values in zip(*RANK_PRIOR, strict=True))
-    curve, precision = fit_logistic(np.column_stack([np.ones(len(ranks)), ranks]), wrong, mean, deviation**-2.0)
+    curve, precision = fit_logistic(_of_ranks(ranks), wrong, mean, deviation**-2.0)
     return curve, np.linalg.cholesky(np.linalg.inv(precision))
+
+
+def _of_ranks(ranks: Doubles) -> Doubles:
+    """Return the columns (N, 3) of ranks (N,) in (0, 1]: errors rise steeply at first, or only late."""
+    return np.column_stack([np.ones(len(ranks)), ranks, np.log(ranks)])
 
 
 def _search_groups(

@@ -96,29 +96,56 @@ def monitor(reference: Any, doubt: Any, *, patience: float = PATIENCE, groups: A
     return Report(len(values), running.evidence, alarm)
 
 
+def logged_rows(log: str | Path, *columns: str) -> list[dict[str, str]]:
+    """Read the rows of answers from a CSV with one row per query or, of `search --csv`, per match: the first counts.
+
+    Raises:
+        FileError: the log is damaged, or has not all of the `columns`.
+    """
+    names, rows = read_csv(log, "name the CSV that `probmetric search --csv` wrote")
+    for column in columns:
+        if column not in names:
+            raise FileError(f"{log} has no column {column!r}; it has {', '.join(names)}.")
+    return [row for row in rows if row.get("rank", "1") == "1"]
+
+
 def logged_doubts(log: str | Path, column: str) -> Doubles:
-    """Read the doubts (Q,) of answers from a CSV with one row per query or, of `search --csv`, per match.
+    """Read the doubts (Q,) of answers from a log, as of `logged_rows`.
 
     Args:
-        log: the file; of rows with a `rank` the first of each query counts.
+        log: the file.
         column: `p_right`, whose complement is the doubt, or the doubt itself.
 
     Raises:
         FileError: the log is damaged, or has no such column or numbers.
     """
-    names, rows = read_csv(log, "name the CSV that `probmetric search --csv` wrote")
-    if column not in names:
-        raise FileError(f"{log} has no column {column!r}; it has {', '.join(names)}.")
     values = []
-    for row in rows:
-        if row.get("rank", "1") == "1":
-            try:
-                values.append(float(row[column]))
-            except ValueError:
-                values.append(math.nan)
-            if not math.isfinite(values[-1]):
-                raise FileError(f"{log}: column {column!r} holds {row[column]!r}; expected numbers.")
+    for row in logged_rows(log, column):
+        try:
+            values.append(float(row[column]))
+        except ValueError:
+            values.append(math.nan)
+        if not math.isfinite(values[-1]):
+            raise FileError(f"{log}: column {column!r} holds {row[column]!r}; expected numbers.")
     return 1 - np.array(values) if column == "p_right" else np.array(values)
+
+
+def logged_checks(log: str | Path, truth: str) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which answers (Q,) of a log were checked, and whether those (N,) are wrong.
+
+    Args:
+        log: a file with the columns `class_name`, the answer, and `truth`.
+        truth: column of the true class, empty where nobody looked it up. Withheld answers do not count.
+
+    Raises:
+        FileError: the log is damaged, lacks a column, or no answer was checked.
+    """
+    rows = logged_rows(log, truth, "class_name")
+    checked = np.array([row[truth].strip() != "" and row.get("withheld", "0") != "1" for row in rows], dtype=bool)
+    if not checked.any():
+        raise FileError(f"{log}: no answer given has a class in the column {truth!r}; look some up, drawn at random.")
+    wrong = [row[truth].strip() != row["class_name"] for row, looked in zip(rows, checked, strict=True) if looked]
+    return checked, np.array(wrong, dtype=bool)
 
 
 class Monitor:

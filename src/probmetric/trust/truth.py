@@ -1,13 +1,22 @@
 """A run judged against the exact posterior, where the dataset has one (`letters_exact`).
 
-For query x answered with class a, P(right) = P(a | x) is known. So is the best that any score of such answers can do.
+For query x answered with class a, P(right) = P(a | x) is known. Two scores mark what a doubt could know. That of the
+answer, 1 - P(a | x), is a Bayes classifier: it knows the letter, and with it whether the answer is wrong. That of the
+image, the entropy of P(class | x), knows exactly how much the noise hides, and nothing of the answer; an uncertainty
+that is made from the image alone is measured by it. What is lost by answering a, in place of the likeliest class, is
+the retrieval's and no uncertainty's.
 
     bayes_accuracy         mean of the largest P(class | image): no classifier of the image is right more often
     bayes_ece              calibration error of that largest probability: sampling error alone
-    error_auroc            of the doubt 1 - P(answer | image), for the run's own answers: a ceiling
+    retrieval_regret       that accuracy minus the mean P(answer | image): what the retrieval loses
+    error_auroc            error AUROC of the best score of the answer, for the run's own answers
     error_auroc_regret     that, minus the own uncertainty's
     free_auroc_regret      that, minus the free scores' together, cross-fitted (`trust/free`)
-    p_right_regret         NLL of the cross-fitted P(right) minus that of P(answer | image), in nats
+    image_auroc            error AUROC of the score of the image, for the same answers
+    image_auroc_regret     that, minus the own uncertainty's: the uncertainty's regret; below 0 where it knows more than
+                           the noise
+    p_right_regret         NLL of the cross-fitted P(right) minus that of P(answer | image), in nats: of retrieval and
+                           uncertainty together
     aleatoric_spearman     rank correlation of the own uncertainty with the entropy of P(class | image)
 """
 
@@ -54,14 +63,17 @@ def truth_metrics(answers: Answers, truth: Truth, *, seed: int = 0) -> dict[str,
     metrics = {
         "bayes_accuracy": float(best.mean()),
         "bayes_ece": calibration_error(np.minimum(best, 1.0), hit),
+        "retrieval_regret": float((best - truth.of(answers.match.classes[:, 0])).mean()),
         "aleatoric_spearman": spearman(answers.own, truth.entropy),
     }
     kept, stated = answers.asked, cross_fitted_free(answers, seed=seed)
     right, exact = answers.right[kept], truth.of(answers.match.classes[:, 0])[kept]
     if answers.told_apart:
         ceiling = auroc(-exact[right], -exact[~right])
-        own = answers.own[kept]
-        metrics |= {"error_auroc": ceiling, "error_auroc_regret": ceiling - auroc(own[right], own[~right])}
+        own, entropy = (score[kept] for score in (answers.own, truth.entropy))
+        of_own, of_image = (auroc(score[right], score[~right]) for score in (own, entropy))
+        metrics |= {"error_auroc": ceiling, "error_auroc_regret": ceiling - of_own}
+        metrics |= {"image_auroc": of_image, "image_auroc_regret": of_image - of_own}
     if stated is not None:
         metrics["free_auroc_regret"] = ceiling - auroc(-stated[right], -stated[~right])
         metrics["p_right_regret"] = p_right_metrics(stated, right)["nll"] - p_right_metrics(exact, right)["nll"]

@@ -93,7 +93,7 @@ def _tuned(search: Search, method: str, best: Trial) -> dict[str, Any]:
     return {
         "like": method,
         "label": f"{_label(search, method)} (tuned)",
-        "change": search.spec.set | dict(best.values),
+        "change": search.shared_settings(method) | dict(best.values),
         "budget": search.spec.budget,
         "tuned_on": search.spec.dataset,
     }
@@ -101,37 +101,46 @@ def _tuned(search: Search, method: str, best: Trial) -> dict[str, Any]:
 
 def table(search: Search) -> str:
     """Return a Markdown table: per method the budget, the validation metric before and after, the chosen settings."""
-    halving = search.spec.halving
-    brief = halving and (
-        f" Trials have {halving.epochs} epochs; the first and the {halving.keep - 1} best others were trained in full, "
-        "and these decide: first and best are of full trainings, the median is of the brief ones."
-    )
+    seconds = min((sum(trial.seconds for trial in trials) for trials in search.trials.values() if trials), default=0.0)
     lines = [
         f"# {search.spec.title}",
         "",
-        "Validation metric, not test. The first trial has the method's own settings where they lie in its ranges."
-        + (brief or ""),
+        "Validation metric, not test. The first trial has the method's own settings where they lie in its ranges.",
         "",
-        "| method | budget | failed | first trial | best | at trial | median of the trials | training, s | settings |",
-        "|---|---|---|---|---|---|---|---|---|",
+        f"Equal seconds: the best of the first trials that together took no longer than all of the cheapest method's "
+        f"({seconds:.0f} s).",
+        "",
+        "| method | budget | failed | first trial | best | at trial | equal seconds | median of the trials "
+        "| training, s | settings |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    lines += [_row(search, method, trials) for method, trials in search.trials.items()]
+    lines += [_row(search, method, trials, seconds) for method, trials in search.trials.items()]
     return "\n".join([*lines, ""])
 
 
-def _row(search: Search, method: str, trials: Sequence[Trial]) -> str:
+def best_within(trials: Sequence[Trial], seconds: float) -> float | None:
+    """Return the best validation metric of the first trials that together took at most so many seconds.
+
+    The first trial counts in any case; None where all of them failed.
+    """
+    spent = np.cumsum([trial.seconds for trial in trials])
+    within = [trial for trial, total in zip(trials, spent, strict=True) if total <= seconds * (1 + 1e-9)] or trials[:1]
+    return max((trial.objective for trial in within if trial.objective is not None), default=None)
+
+
+def _row(search: Search, method: str, trials: Sequence[Trial], seconds: float) -> str:
     best = search.best(method)
     failed = sum(trial.objective is None for trial in trials)
     cells = [_label(search, method), str(sum(len(trial.runs) for trial in trials)), str(failed)]
-    in_full = any(trial.final is not None for trial in trials)
-    cells.append(_number((trials[0].final if in_full else trials[0].objective) if trials else None))
+    cells.append(_number(trials[0].objective if trials else None))
     reached = [trial.objective for trial in trials if trial.objective is not None]
     spent = f"{sum(trial.seconds for trial in trials):.0f}"
     if best is None:
-        cells += ["failed", "", "", spent, "none"]
+        cells += ["failed", "", "", "", spent, "none"]
     else:
         settings = ", ".join(f"{key}={value}" for key, value in best.values.items())
-        cells += [_number(best.reached), str(best.number + 1), _number(median(reached)), spent, settings]
+        cells += [_number(best.objective), str(best.number + 1), _number(best_within(trials, seconds))]
+        cells += [_number(median(reached)), spent, settings]
     return f"| {' | '.join(cells)} |"
 
 
@@ -141,14 +150,13 @@ def _number(value: float | None) -> str:
 
 def _write_trials(search: Search, path: Path) -> None:
     keys = sorted({key for ranges in search.ranges.values() for key in ranges})
-    final = ["final"] if search.spec.halving else []
     with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["method", "trial", "objective", *final, "seconds", *keys, "runs"])
+        writer.writerow(["method", "trial", "objective", "seconds", *keys, "runs"])
         for trial in itertools.chain.from_iterable(search.trials.values()):
             values: Mapping[str, Any] = trial.values
-            row = [trial.method, trial.number + 1, trial.objective, *([trial.final] if final else [])]
-            writer.writerow([*row, round(trial.seconds, 2), *map(values.get, keys), " ".join(trial.runs)])
+            row = [trial.method, trial.number + 1, trial.objective, round(trial.seconds, 2)]
+            writer.writerow([*row, *map(values.get, keys), " ".join(trial.runs)])
 
 
 def _draw_history(search: Search, path: Path) -> None:
@@ -164,12 +172,11 @@ def _draw_history(search: Search, path: Path) -> None:
         looks = _style.looks(search.trials)
         for method, trials in search.trials.items():
             values = [trial.objective if trial.objective is not None else float("nan") for trial in trials]
-            spent = [(place + 1) * len(search.spec.seeds) for place in range(len(values))]
+            spent = [(place + 1) * len(search.spec.seeds) * search.spec.folds for place in range(len(values))]
             look = looks[method]
             axis.plot(spent, values, "o", color=look.colour, markersize=3, alpha=0.5)
             axis.plot(spent, _best_so_far(values), color=look.colour, linestyle=look.dash, label=_label(search, method))
-        brief = f" after {search.spec.halving.epochs} epochs" if search.spec.halving else ""
-        axis.set(xlabel="training runs spent", ylabel=f"validation metric{brief}", title=search.spec.title)
+        axis.set(xlabel="training runs spent", ylabel="validation metric", title=search.spec.title)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         _style.legend(figure, *axis.get_legend_handles_labels())
         with atomic_path(path) as temporary:

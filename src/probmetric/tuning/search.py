@@ -3,26 +3,24 @@
 The optimiser is Optuna's tree-structured Parzen estimator: kept by many, ask-and-tell, deterministic from its seed.
 Trials are asked for in batches that do not depend on how many machines work, and told in the order they were asked, so
 that the outcome depends on the search file only.
-
-With `halving` the optimiser sees brief trainings, each with a schedule of its own length; the first trial and the best
-are then trained in full, from the start, and the best of these is chosen.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from probmetric.config import ConfigError, Method, Params, SearchRange, Tuning
 from probmetric.errors import ProbMetricError
+from probmetric.planning.composition import composed
 from probmetric.planning.expansion import Point, resolve
 from probmetric.planning.experiments import PRESET
 from probmetric.runs.folder import RunFolder
-from probmetric.runs.names import RESULTS
+from probmetric.runs.names import RESULTS, with_fold
 from probmetric.runs.plan import Run
 from probmetric.tuning._space import present_values, suggest
 
@@ -36,10 +34,7 @@ class TuningError(ProbMetricError, RuntimeError):
 
 @dataclass(frozen=True)
 class Trial:
-    """Settings tried for a method; `objective` is None where training failed, `seconds` is what training took.
-
-    With `halving`, `objective` is of the brief training and `final` of the full one, None where there was none.
-    """
+    """Settings tried for a method; `objective` is None where training failed, `seconds` is what training took."""
 
     method: str
     number: int
@@ -47,12 +42,6 @@ class Trial:
     runs: tuple[str, ...]
     objective: float | None
     seconds: float = field(default=0.0, compare=False)
-    final: float | None = None
-
-    @property
-    def reached(self) -> float | None:
-        """The validation metric of the longest training it had."""
-        return self.objective if self.final is None else self.final
 
 
 class Search:
@@ -68,11 +57,8 @@ class Search:
             results: folder of the runs.
 
         Raises:
-            ConfigError: a method is unknown, has nothing to search or trains nothing; a range names no setting; a
-                preset is asked for.
+            ConfigError: a method is unknown, has nothing to search or trains nothing; a range names no setting.
         """
-        if PRESET in spec.set:
-            raise ConfigError("set: a preset is no setting of the tuned methods; write its settings out instead.")
         self.params, self.methods, self.spec, self.results = params, methods, spec, results
         self.ranges = {name: self._ranges_of(name) for name in spec.methods}
         for name in spec.posteriors:
@@ -95,43 +81,31 @@ class Search:
             size = min(self.spec.batch, self.spec.trials - start)
             drawn = [(name, self._studies[name].ask()) for name in self.spec.methods for _ in range(size)]
             planned = [(name, trial, suggest(trial, self.ranges[name])) for name, trial in drawn]
-            runs = {
-                (name, trial.number): self._runs(name, {**values, **self._brief}) for name, trial, values in planned
-            }
+            runs = {(name, trial.number): self._runs(name, values) for name, trial, values in planned}
             train(_distinct(runs.values()))
             for name, trial, values in planned:
                 self._tell(name, trial, values, runs[name, trial.number])
             self._require_some_success(start + size)
             if on_batch:
                 on_batch(self)
-        if self.spec.halving:
-            self._train_in_full(self.spec.halving.keep, train)
-            if on_batch:
-                on_batch(self)
 
     def best(self, method: str) -> Trial | None:
-        """Return the trial with the best validation metric; the earliest of equals; None if every training failed.
+        """Return the trial with the best validation metric; the earliest of equals; None if every training failed."""
+        tried = [trial for trial in self.trials[method] if trial.objective is not None]
+        return max(tried, key=lambda trial: trial.objective or -math.inf, default=None)
 
-        Where some were trained in full, it is one of these.
-        """
-        tried = self.trials[method]
-        pool = [trial for trial in tried if trial.final is not None] or tried
-        return max(
-            (trial for trial in pool if trial.reached is not None),
-            key=lambda trial: trial.reached or -math.inf,
-            default=None,
-        )
+    def shared_settings(self, method: str) -> dict[str, Any]:
+        """Return the settings, by dotted key, that all trials of a method share, those of a preset written out."""
+        shared = dict(self.spec.set)
+        preset = self.params.presets.get(shared.pop(PRESET, ""))
+        taken = composed(self.params, self.methods, method, self.spec.dataset).taken_of(preset) if preset else {}
+        return taken | shared
 
     def _ranges_of(self, name: str) -> dict[str, SearchRange]:
         settings = self._resolve(name, {}, self.spec.seeds[0]).settings
         method = self.methods[name]
         if method.base or settings.training.epochs == 0:
             raise ConfigError(f"method {name!r} trains nothing, so there is nothing to search.")
-        if self.spec.halving and settings.training.epochs <= self.spec.halving.epochs:
-            raise ConfigError(
-                f"method {name!r}: a full training has {settings.training.epochs} epochs; `halving` needs fewer for a "
-                f"trial, not {self.spec.halving.epochs}."
-            )
         if settings.training.selection == "as_published":
             raise ConfigError(
                 f"method {name!r}: training.selection 'as_published' would let its search see test images."
@@ -141,16 +115,14 @@ class Search:
             raise ConfigError(
                 f"method {name!r} declares no `search`, the search file no `ranges` and no `spaces` for it."
             )
-        if self.spec.halving and "training.epochs" in ranges:
-            raise ConfigError("training.epochs cannot be searched where `halving` sets it.")
         for key, span in ranges.items():
             for value in span.edges:
                 self._resolve(name, {key: value}, self.spec.seeds[0])
         return dict(ranges)
 
-    def _resolve(self, name: str, values: Mapping[str, Any], seed: int) -> Run:
+    def _resolve(self, name: str, values: Mapping[str, Any], seed: int, fold: int = 0) -> Run:
         point = Point(
-            dataset=self.spec.dataset,
+            dataset=with_fold(self.spec.dataset, fold),
             noise=self.spec.noise,
             method=name,
             seed=seed,
@@ -158,13 +130,8 @@ class Search:
         )
         return resolve(self.params, self.methods, point)
 
-    @property
-    def _brief(self) -> Mapping[str, Any]:
-        """What a trial's training has besides its settings."""
-        return {"training.epochs": self.spec.halving.epochs} if self.spec.halving else {}
-
     def _runs(self, name: str, values: Mapping[str, Any]) -> list[Run]:
-        return [self._resolve(name, values, seed) for seed in self.spec.seeds]
+        return [self._resolve(name, values, seed, fold) for fold in range(self.spec.folds) for seed in self.spec.seeds]
 
     def _study(self, name: str) -> optuna.Study:
         import optuna
@@ -190,26 +157,12 @@ class Search:
         self.trials[name].append(Trial(name, trial.number, dict(values), names, objective, seconds))
 
     def _trained(self, runs: Sequence[Run]) -> tuple[tuple[str, ...], float | None, float]:
-        """Names of `runs`, the mean of their validation metrics (None unless all have one) and seconds of training."""
+        """Return names of `runs`, their mean validation metric (None unless all have one) and seconds of training."""
         folders = [RunFolder.named(run.name, self.results) for run in runs]
         values = [validation_metric(folder) for folder in folders]
         reached = [value for value in values if value is not None]
         objective = fmean(reached) if len(reached) == len(runs) else None
         return tuple(run.name for run in runs), objective, sum(map(training_seconds, folders))
-
-    def _train_in_full(self, keep: int, train: Callable[[Sequence[Run]], None]) -> None:
-        """Train `keep` trials of every method in full: the first and the best of the others."""
-        kept: dict[tuple[str, int], list[Run]] = {}
-        for name, (first, *others) in self.trials.items():
-            others.sort(key=lambda trial: -math.inf if trial.objective is None else trial.objective, reverse=True)
-            kept |= {(name, trial.number): self._runs(name, trial.values) for trial in [first, *others[: keep - 1]]}
-        train(_distinct(kept.values()))
-        for (name, number), runs in kept.items():
-            trial = self.trials[name][number]
-            names, final, seconds = self._trained(runs)
-            self.trials[name][number] = replace(
-                trial, runs=trial.runs + names, final=final, seconds=trial.seconds + seconds
-            )
 
     def _require_some_success(self, count: int) -> None:
         if all(trial.objective is None for trials in self.trials.values() for trial in trials):

@@ -30,6 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from probmetric.losses._base import pairs_of
 from probmetric.registry import Count, NotNegative
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import Fitting, Objective, Posterior, linear_head, polar
@@ -76,9 +77,8 @@ class HIBObjective(Objective):
         noise = torch.randn(shape, generator=generator, device=generator.device).to(mean)
         samples = F.normalize(mean + (0.5 * log_variance).exp() * noise, dim=-1)
         log_match, log_mismatch = self.log_probabilities(samples)
-        same = labels[:, None] == labels[None, :]
-        positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-        likelihood = _masked_mean(-log_match, positive) + _masked_mean(-log_mismatch, ~same)
+        positive, negative = pairs_of(labels)
+        likelihood = _masked_mean(-log_match, positive) + _masked_mean(-log_mismatch, negative)
         divergence = self.divergence(mean, log_variance)
         return likelihood + self.kl_weight * (divergence.sum() if self.as_published else divergence.mean())
 

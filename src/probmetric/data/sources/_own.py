@@ -5,19 +5,25 @@
     by_group   as by_image, but the images of a group (the shots of one product) stay together; a class of one group
                trains
 
+`class_order` splits by class without a draw: the last classes in that order test. `split_seed` draws the splits anew,
+so that studies can cross class splits with seeds.
+
 Where the data name their splits, these are kept as they are, and `split` says what kind they must be. Images of the
-splits `query` and `gallery` are test images; the column `role` keeps which. Without other images nothing is trained.
+splits `query` and `gallery` are test images; the column `role` keeps which, and evaluation asks the queries in the
+gallery. Gallery images of a query's class and group (Market-1501: the same camera) are neither right nor wrong for it,
+those of the class `-1` (junk) are left out. Without other images nothing is trained.
 
 Annotations are not postponed here: a source inherits options of other modules with their ranges.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
 
-from probmetric.data.manifest import SPLITS, DataError
+from probmetric.data.manifest import SPLITS, DataError, refusing
 from probmetric.data.sources._base import Source, Table, options
 from probmetric.data.sources._files import ImageFiles, Store, strings
 from probmetric.data.splits import hold_out_classes, hold_out_images
@@ -27,10 +33,17 @@ Split = Literal["by_class", "by_image", "by_group"]
 OnError = Literal["raise", "skip"]
 CLOSED_SETS = ("by_image", "by_group")
 Columns = dict[str, np.ndarray]
+
 ROLES = ("query", "gallery")
-SEARCHED = "images of the splits query and gallery are test images, their column `role` says of which"
+JUNK = "-1"
+SEARCHED = "images of the splits query and gallery are test images: queries are asked in the gallery"
+SAME_GROUP = "gallery images of a query's class and group are neither right nor wrong for it"
 LEAST_ASKED = 50  # images: each is two points of recall@1
 _PURPOSE = {"val": "choosing epochs and settings by retrieval", "test": "comparing methods by retrieval"}
+
+
+class SplitError(DataError):
+    """The splits that data name are of another kind than the option `split` says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +55,9 @@ class OwnData(Source):
         test_fraction: share of the classes, images or groups to test on.
         val_fraction: share of the others to validate on.
         min_images: classes with fewer are left out.
+        split_seed: another draw of the splits for every number.
+        class_order: for `by_class`, "name", or a text file, seen from the data, that lists the classes: one a line,
+            alone or after a number.
     """
 
     needs_raw: ClassVar[bool] = True
@@ -51,6 +67,8 @@ class OwnData(Source):
     test_fraction: OpenShare = 0.5
     val_fraction: OpenShare = 0.15
     min_images: Count = 2
+    split_seed: CountOrZero = 0
+    class_order: str = ""
 
     @property
     def protocol(self) -> Literal["open_set", "closed_set"]:
@@ -69,31 +87,53 @@ class OwnData(Source):
         Raises:
             DataError: too few classes or images, or splits that contradict `split`.
         """
-        keep = self._large_enough(listed["class_name"], where, notes)
+        listed = _with_roles(listed, where, notes) if "split" in listed else listed
+        keep = self._large_enough(listed, where, notes)
         listed = {name: values[keep] for name, values in listed.items()}
         classes, labels = np.unique(listed["class_name"].astype(str), return_inverse=True)
         groups = listed.get("group") if self.split == "by_group" else None
         if self.split == "by_group" and groups is None:
             raise DataError(f"{where} names no groups; say where they are (option group), or set split: by_image.")
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng([seed, self.split_seed] if self.split_seed else seed)
         if "split" in listed:
-            splits = listed["split"].copy()
-            paired = np.isin(splits.astype(str), ROLES)
-            if paired.any():
-                listed = {"role": np.where(paired, splits, "")} | listed
-                splits[paired] = "test"
-                notes.append(SEARCHED)
-            if not paired.all():
+            splits = listed["split"]
+            if np.any(splits != "test") or "role" not in listed:
                 self._check_splits(classes, labels, splits, where)
         else:
             splits = strings(["train"] * len(labels))
-            splits[self._held_out(labels, groups, splits == "train", self.test_fraction, rng)] = "test"
+            if self.class_order:
+                splits[self._last_classes(classes, where)[labels]] = "test"
+            else:
+                splits[self._held_out(labels, groups, splits == "train", self.test_fraction, rng)] = "test"
         if np.any(splits == "train") and not np.any(splits == "val"):
             splits[self._held_out(labels, groups, splits == "train", self.val_fraction, rng)] = "val"
         if np.any(splits != "test"):
             self._check_enough(labels, splits, where)
-        notes += _too_small(labels, splits)
+        notes += _too_small(labels, splits, listed.get("role"))
         return listed | {"label": labels, "class_name": strings(classes[labels].tolist()), "split": splits}
+
+    def _last_classes(self, classes: np.ndarray, where: Path) -> np.ndarray:
+        """Return the mask (C,) of the classes to test on: the last ones in `class_order`.
+
+        Raises:
+            DataError: the order is not of classes, or its file lacks one of them.
+        """
+        if self.split != "by_class":
+            raise DataError(f"{where}: class_order shares out classes; remove it, or set split: by_class.")
+        order = classes.tolist()
+        if self.class_order != "name":
+            order = _listed_classes(self.order_file(where), set(order))
+        first = len(order) - min(max(round(self.test_fraction * len(order)), 2), len(order) - 1)
+        return np.isin(classes, order[first:])
+
+    @property
+    def listings(self) -> list[str]:
+        """The file of `class_order`, if it names one."""
+        return [] if self.class_order in ("", "name") else [self.class_order]
+
+    def order_file(self, where: Path) -> Path:
+        """Return the file that lists the classes of data listed in `where`, a folder or a file."""
+        return (where if where.is_dir() else where.parent) / self.class_order
 
     def _check_enough(self, labels: np.ndarray, splits: np.ndarray, where: Path) -> None:
         """Raise `DataError` unless there are images of two classes to train on, and some to validate on."""
@@ -108,9 +148,15 @@ class OwnData(Source):
                 "one image to train on. Add images, lower test_fraction, or set split: by_class."
             )
 
-    def _large_enough(self, names: np.ndarray, where: Path, notes: list[str]) -> np.ndarray:
-        """Return the mask (N,) of images of classes with `min_images` images; the others are noted."""
-        classes, which, counts = np.unique(names.astype(str), return_inverse=True, return_counts=True)
+    def _large_enough(self, listed: Columns, where: Path, notes: list[str]) -> np.ndarray:
+        """Return the mask (N,) of images of classes with `min_images` images, and of queries and gallery.
+
+        The others are noted.
+        """
+        names = listed["class_name"].astype(str)
+        classes, which, counts = np.unique(names, return_inverse=True, return_counts=True)
+        if "role" in listed:
+            counts[which[listed["role"] != ""]] = self.min_images
         small = [name for name, count in zip(classes, counts, strict=True) if count < self.min_images]
         if small:
             shown = ", ".join(small[:10]) + (" ..." if len(small) > 10 else "")
@@ -132,7 +178,9 @@ class OwnData(Source):
         if wrong:
             place, other = ("in train/ and in test/", "by_image") if by_class else ("in test/ only", "by_class")
             shown = ", ".join(classes[wrong[:3]])
-            raise DataError(f"{where}: {len(wrong)} class(es) are {place} ({shown}); move them, or set split: {other}.")
+            raise SplitError(
+                f"{where}: {len(wrong)} class(es) are {place} ({shown}); move them, or set split: {other}."
+            )
 
     def _held_out(
         self,
@@ -194,6 +242,49 @@ class InColumns(OwnData):
         return {role: getattr(self, f"{role}_column") for role in ("path", "label", "split", "group")}
 
 
+def _listed_classes(file: Path, classes: set[str]) -> list[str]:
+    """Return `classes` in the order of a file that lists them, one a line, alone or after a number and a separator.
+
+    Raises:
+        DataError: the file cannot be read, or lacks a class or has it twice.
+    """
+    with refusing(f"{file} (class_order) cannot be read", "name a text file with a class a line", OSError, ValueError):
+        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    named = [line if line in classes else re.sub(r"^\d+[,\s]+", "", line) for line in lines]
+    listed = [name for name in named if name in classes]
+    if len(listed) != len(classes) or set(listed) != classes:
+        wrong = sorted(classes - set(listed)) or [name for name in listed if listed.count(name) > 1]
+        raise DataError(
+            f"{file}: the class {wrong[0]!a} is listed {listed.count(wrong[0])} times; list every class once."
+        )
+    return listed
+
+
+def _with_roles(listed: Columns, where: Path, notes: list[str]) -> Columns:
+    """Return columns (N,) in which queries and gallery are test images with a role; junk of the gallery is left out.
+
+    Raises:
+        DataError: queries without a gallery, a gallery without queries, or other test images beside them.
+    """
+    splits = listed["split"].astype(str)
+    paired = np.isin(splits, ROLES)
+    if not paired.any():
+        return listed
+    there = set(splits.tolist())
+    if missing := sorted(set(ROLES) - there):
+        raise DataError(f"{where}: no image is in split {missing[0]!r}; queries are asked in a gallery: name both.")
+    if "test" in there:
+        raise DataError(f"{where}: images are in split 'test' beside query and gallery; name one of these for them.")
+    listed = listed | {"split": strings(np.where(paired, "test", splits).tolist())}
+    listed["role"] = strings(np.where(paired, splits, "").tolist())
+    notes.append(SEARCHED)
+    notes += [SAME_GROUP] if "group" in listed else []
+    junk = (splits == "gallery") & (listed["class_name"] == JUNK)
+    if junk.any():
+        notes.append(f"{junk.sum()} image(s) of the gallery left out: their class is {JUNK}, which is junk")
+    return {name: values[~junk] for name, values in listed.items()}
+
+
 def _groups_held_out(groups: np.ndarray, labels: np.ndarray, fraction: float, rng: np.random.Generator) -> np.ndarray:
     """Return the mask (N,) of whole `groups` (N,), drawn class by class; a group is of the class of its first image."""
     _, first, which = np.unique(groups.astype(str), return_index=True, return_inverse=True)
@@ -206,16 +297,19 @@ def _groups_held_out(groups: np.ndarray, labels: np.ndarray, fraction: float, rn
     return held[which] & ~np.isin(which, which[gone])
 
 
-def _too_small(labels: np.ndarray, splits: np.ndarray) -> list[str]:
-    """Return notes about splits in which few images have another one of their class; labels (N,), splits (N,)."""
+def _too_small(labels: np.ndarray, splits: np.ndarray, role: np.ndarray | None = None) -> list[str]:
+    """Return notes about splits in which few images have another one of their class; labels, splits and role (N,)."""
     notes = []
     for split, purpose in _PURPOSE.items() if np.any(splits != "test") else (("test", _PURPOSE["test"]),):
-        counts = np.unique(labels[splits == split], return_counts=True)[1]
-        queries = int(counts[counts > 1].sum())
+        asked = searched = labels[splits == split]
+        if split == "test" and role is not None:
+            asked, searched = labels[role == "query"], labels[role == "gallery"]
+        names, counts = np.unique(searched, return_counts=True)
+        queries = int(np.isin(asked, names[counts > 1] if asked is searched else names).sum())
         if queries >= LEAST_ASKED:
             continue
         if queries:
-            having = f"{queries} of {counts.sum()} images of split {split} have another one of their class there"
+            having = f"{queries} of {len(asked)} images of split {split} have another one of their class there"
             means = f"each is {100 / queries:.0f} % of recall@1, so {purpose} says little"
         else:
             having = f"no image of split {split} has another one of its class there"

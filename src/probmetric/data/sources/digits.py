@@ -43,7 +43,7 @@ class Digits(Source):
 
 
 def load() -> tuple[np.ndarray, np.ndarray]:
-    """Images (N, 32, 32, 1) uint8 and labels (N,)."""
+    """Return images (N, 32, 32, 1) uint8 and labels (N,)."""
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
@@ -54,14 +54,14 @@ def load() -> tuple[np.ndarray, np.ndarray]:
 
 
 def enlarge(image: np.ndarray) -> np.ndarray:
-    """Grey image (h, w) uint8 to (32, 32) uint8, bicubic."""
+    """Enlarge a grey image (h, w) uint8 to (32, 32) uint8, bicubic."""
     from PIL import Image
 
     return np.asarray(Image.fromarray(image).resize((SIZE, SIZE), Image.Resampling.BICUBIC))
 
 
 def columns(labels: np.ndarray, split: np.ndarray) -> dict[str, np.ndarray]:
-    """Manifest columns of the digits: the path is the row in scikit-learn's table."""
+    """Return the manifest columns of the digits: the path is the row in scikit-learn's table."""
     return {
         "path": np.array([f"digits/{row:04d}" for row in range(len(labels))]),
         "label": labels,

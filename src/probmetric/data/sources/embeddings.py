@@ -59,7 +59,7 @@ class Embeddings(InColumns):
         """Return the file, and the one beside it that says what its rows are."""
         file = files.users_file(FILES)
         beside = [file.with_suffix(".csv").name] if file.suffix.lower() == ".npy" else []
-        return file.parent, [file.name, *beside]
+        return file.parent, [file.name, *beside, *self.listings]
 
     def _read(self, file: Path) -> tuple[np.ndarray, Columns]:
         """Return vectors (N, M) float32, finite, and what is said of each."""

@@ -61,7 +61,7 @@ class Folder(OwnImages):
     def raw_files(self, files: RawFiles) -> tuple[Path, list[str]]:
         """Return the folder and its images."""
         folder = self._folder(files)
-        return folder.root, [image.path for image in folder.images if image.class_name]
+        return folder.root, [*self.listings, *(image.path for image in folder.images if image.class_name)]
 
     def _folder(self, files: RawFiles) -> ImageFolder:
         if files.folder is None or not files.folder.is_dir():

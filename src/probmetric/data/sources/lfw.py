@@ -6,7 +6,9 @@ peopleDevTest.txt (1,711 people, 3,708 images). Expected in torchvision's layout
 
 `protocol: view2` is the benchmark itself: every image is a test image, and the 6,000 pairs of `pairs.txt` are verified
 in their ten folds; whatever is tested was trained elsewhere. The images lie in `lfw_funneled/`, or beside `pairs.txt`.
-People of one image are the strangers of identification.
+People of one image are the strangers of identification (`ood/unanswerable/...`). With `training_folds: 5` the
+people of the first five folds train (15 % of them validate), and the pairs of the other five are verified: no person is
+in two folds.
 
 The manifest's column `identity` holds the name. Where `pairsDevTest.txt` is there (500 pairs of one person, 500 of two)
 its pairs are verified in evaluation (`metrics.verification`). Training pairs are two random images of one person
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -27,7 +29,7 @@ from probmetric.data.manifest import DataError
 from probmetric.data.sources import RawFile, RawFiles, Table, check_counts, options, register
 from probmetric.data.sources._files import LAM_VIEW, Photographs, existing, strings, validation_classes
 from probmetric.data.sources._listing import Row, once, rows
-from probmetric.registry import CountOrZero
+from probmetric.registry import CountOrZero, Range
 
 
 @register
@@ -51,13 +53,23 @@ class Lfw(Photographs):
 
     shorter_side: CountOrZero = 0
     protocol: Literal["view1", "view2"] = "view1"
+    training_folds: Annotated[int, Range(low=0, high=9)] = 0
+
+    @classmethod
+    def alternatives(cls) -> list[list[str]]:
+        """Return what either protocol needs; view 2 finds the people's folders beside its pairs."""
+        return [*super().alternatives(), [cls.folds_file.name]]
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """List the images of both lists, or of all people."""
-        return self._people_of_lists(files, seed) if self.protocol == "view1" else self._everybody(files)
+        if self.protocol == "view2":
+            return self._everybody(files, seed)
+        if self.training_folds:
+            raise DataError("lfw: training_folds are those of pairs.txt; set protocol: view2 beside it.")
+        return self._people_of_lists(files, seed)
 
-    def _everybody(self, files: RawFiles) -> Table:
-        """List every image as a test image, with the pairs in ten folds."""
+    def _everybody(self, files: RawFiles, seed: int) -> Table:
+        """List every image, with the pairs in ten folds; all test but those of people in `training_folds`."""
         listing = files.checked(self.folds_file)
         lying = files.look(self.folders)
         root = listing.parent if lying is None and not files.files(self.files[0].name) else None
@@ -75,7 +87,18 @@ class Lfw(Photographs):
             "split": strings(["test"] * len(images)),
             "identity": people,
         }
-        pairs = _pairs(listing, row_of)
+        pairs, folds = _pairs(listing, row_of)
+        if self.training_folds >= folds:
+            raise DataError(f"lfw: training_folds {self.training_folds} of {folds} in {listing} leave none to verify.")
+        if self.training_folds:
+            known = [row for fold in range(self.training_folds) for pair in pairs[fold::folds] for row in pair[:2]]
+            pairs = [pair for place, pair in enumerate(pairs) if place % folds >= self.training_folds]
+            trained = np.unique(label[known])
+            held = validation_classes(trained, "standard", 0, seed)
+            columns["split"][np.isin(label, trained)] = "train"
+            columns["split"][np.isin(label, held)] = "val"
+            if overlap := {row for pair in pairs for row in pair[:2]} & set(np.flatnonzero(np.isin(label, trained))):
+                raise DataError(f"{listing}: image {images[min(overlap)].path} is of a person in several folds.")
         return Table(columns, self.images(root, columns["path"]), "open_set", self.title, pairs=pairs)
 
     def _people_of_lists(self, files: RawFiles, seed: int) -> Table:
@@ -106,7 +129,7 @@ class Lfw(Photographs):
             for row, (name, number) in enumerate(images)
             if table.columns["split"][row] == "test"
         }
-        return replace(table, pairs=_pairs(files.checked(self.pairs_file), tested))
+        return replace(table, pairs=_pairs(files.checked(self.pairs_file), tested)[0])
 
 
 def _people(path: Path) -> dict[str, int]:
@@ -118,8 +141,8 @@ def _people(path: Path) -> dict[str, int]:
     return {row.inside(0): row.whole(1, 1, 10_000) for row in listed}
 
 
-def _pairs(path: Path, row_of: dict[str, int]) -> list[tuple[int, int, bool]]:
-    """Return the pairs to verify: rows of the two images, and whether they show one person.
+def _pairs(path: Path, row_of: dict[str, int]) -> tuple[list[tuple[int, int, bool]], int]:
+    """Return the pairs to verify (rows of the two images, and whether they show one person) and the number of folds.
 
     The first line holds the number n of pairs of each kind, perhaps after that of folds; for every fold n lines
     `name<TAB>i<TAB>j` and n lines `name<TAB>i<TAB>other<TAB>j` follow. Folds take turns in what is returned, as
@@ -135,7 +158,7 @@ def _pairs(path: Path, row_of: dict[str, int]) -> list[tuple[int, int, bool]]:
             f"announced {' '.join(head.cells)} of each kind; get it again."
         )
     pairs = [(*_images_of(row, row_of), len(row.cells) == 3) for row in listed]
-    return [pairs[place] for place in np.arange(len(pairs)).reshape(folds, -1).T.ravel()]
+    return [pairs[place] for place in np.arange(len(pairs)).reshape(folds, -1).T.ravel()], folds
 
 
 def _images_of(row: Row, row_of: dict[str, int]) -> tuple[int, int]:

@@ -54,7 +54,8 @@ class TableOfImages(OwnImages, InColumns):
     def raw_files(self, files: RawFiles) -> tuple[Path, list[str]]:
         """Return the folder, and the table and the images below it."""
         file, root, listed = self._listed(replace(files, notes=[]))  # `read` has noted the same
-        return root, [os.path.relpath(file, root), *listed["path"].tolist()]
+        tables = [file, *(file.parent / name for name in self.listings)]
+        return root, [*(os.path.relpath(table, root) for table in tables), *listed["path"].tolist()]
 
     def _listed(self, files: RawFiles) -> tuple[Path, Path, Columns]:
         """Return the table, the folder its paths are below, and what it lists of the images that are there.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,24 +15,26 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from probmetric.io import write_text
+from probmetric.metrics import label
 from probmetric.reporting.claims import Claim, Finding, load_claims
 from probmetric.reporting.tables import escape_markdown, markdown_table
-from probmetric.reporting.words import group_title
+from probmetric.reporting.words import group_title, plus_minus
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
 
 LEGEND = (
-    "Tested seed by seed: paired t-test, 5 % level, Holm-corrected over the opponents of a claim, not over claims; "
-    "at least three seeds. Number: mean difference ± half-width of its 95 % interval (over seeds, and test classes "
-    "unless it says that they are not counted) to the opponent that decides (the least favourable); positive speaks "
-    "for the claim. d: mean difference / standard deviation of the differences. Undecided: not significant either "
-    "way, or an opponent was not run. Seeds that would decide: with 80 % probability, if the difference is as large "
-    "as it looks. Not testable here: what the claim presupposes is not given, so the number speaks neither for nor "
-    "against the paper."
+    "Tested seed by seed: paired t-test, 5 % level, Holm-corrected over a claim's opponents; at least three seeds. "
+    "After correction: the verdict when the tests of all claims on this page are corrected together (Holm). Number: "
+    "mean difference ± half-width of its 95 % interval (over seeds, and test classes unless it says that they are not "
+    "counted) to the opponent that decides (the least favourable); positive speaks for the claim. d: mean difference / "
+    "standard deviation of the differences. Undecided: not significant either way. Seeds that would decide: with 80 % "
+    "probability, if the difference is as large as it looks. Not testable here: what the claim presupposes is not "
+    "given, so the number speaks neither for nor against the paper."
 )
 _SENTENCE = {
     "holds": "{} hold{s} on every dataset tested",
+    "holds in part": "{} hold{s} against the opponents that were run",
     "holds on some": "{} hold{s} on some datasets and {are} undecided on others",
     "does not hold": "{} do{es} not hold",
     "differs": "{} depend{s} on the dataset",
@@ -43,10 +45,14 @@ _SENTENCE = {
 
 @dataclass(frozen=True)
 class Line:
-    """One claim: its verdict over all datasets, and the findings per dataset (two where both fidelities were run)."""
+    """One claim: its verdict over all datasets, as tested and after correction over all claims, and the findings.
+
+    `cells` holds the findings per dataset, two where both fidelities were run.
+    """
 
     claim: Claim
     overall: str
+    corrected: str
     cells: tuple[tuple[Finding, ...], ...]
 
 
@@ -59,14 +65,27 @@ class Board:
     not_run: tuple[Claim, ...]
 
     @property
+    def corrected(self) -> str:
+        """One sentence: how many verdicts are left after correction over all claims."""
+        findings = [each for line in self.lines for cell in line.cells for each in cell if each.corrected]
+        decided = [each for each in findings if each.verdict != "undecided"]
+        left = sum(each.corrected != "undecided" for each in decided)
+        if not decided:
+            return ""
+        return (
+            f"{len(findings)} tests were made at a level of 5 % each. Corrected over all of them (Holm), {left} of the "
+            f"{len(decided)} verdicts are left; both stand in the table."
+        )
+
+    @property
     def summary(self) -> str:
         """One sentence: how many claims hold, and how many could not be tested."""
         papers = [line for line in self.lines if not line.claim.ours]
         count = Counter(line.overall for line in papers)
         parts = [_counted(text, count[name]) for name, text in _SENTENCE.items() if count[name]]
         total = len(papers) + sum(not claim.ours for claim in self.not_run)
-        asked = len(self.lines) - len(papers)
-        more = f" Besides, {asked} question{'' if asked == 1 else 's'} of our own." if asked else ""
+        ours = len(self.lines) - len(papers)
+        more = f" Besides, {ours} question{'' if ours == 1 else 's'} of our own." if ours else ""
         if not parts:
             return f"None of {total} claims of the papers was run here.{more}"
         return f"{len(papers)} of {total} claims of the papers were run here: {', '.join(parts)}.{more}"
@@ -84,29 +103,39 @@ def board(context: ReportContext, findings: Sequence[Finding]) -> Board:
     claims.sort(key=lambda claim: claim.paper != context.name.partition("/")[0])
     lines, not_run = [], []
     for claim in claims:
-        mine = [finding for finding in findings if finding.claim == claim and finding.data]
-        if mine:
-            cells = tuple(tuple(finding for finding in mine if finding.data == data) for data in tested)
-            lines.append(Line(claim, overall(mine), cells))
+        tested_here = [finding for finding in findings if finding.claim == claim and finding.data]
+        if tested_here:
+            cells = tuple(tuple(finding for finding in tested_here if finding.data == data) for data in tested)
+            corrected = [each.corrected or each.verdict for each in tested_here]
+            lines.append(Line(claim, overall([each.verdict for each in tested_here]), overall(corrected), cells))
         else:
             not_run.append(claim)
     return Board(tuple(map(group_title, tested)), tuple(lines), tuple(not_run))
 
 
-def overall(findings: Sequence[Finding]) -> str:
+def overall(of_datasets: Iterable[str]) -> str:
     """One verdict over datasets; refuted on one, a claim "does not hold" unless another dataset confirms it.
 
     Datasets on which the claim is not testable count only where it is testable on none.
     """
-    verdicts = {finding.verdict for finding in findings}
+    verdicts = set(of_datasets)
     if verdicts == {"not testable here"}:
         return "not testable here"
     verdicts.discard("not testable here")
-    if verdicts == {"holds"}:
-        return "holds"
+    if len(verdicts) == 1:
+        return verdicts.pop()
+    holds = not verdicts.isdisjoint(("holds", "holds in part"))
     if "does not hold" in verdicts:
-        return "differs" if "holds" in verdicts else "does not hold"
-    return "holds on some" if "holds" in verdicts else "undecided"
+        return "differs" if holds else "does not hold"
+    return "holds on some" if holds else "undecided"
+
+
+def verdict(finding: Finding) -> str:
+    """`does not hold`, `holds against the 4 of 5 that ran`."""
+    if finding.verdict != "holds in part":
+        return finding.verdict
+    opponents = len(finding.claim.against)
+    return f"holds against the {opponents - len(finding.missing)} of {opponents} that ran"
 
 
 def numbers(finding: Finding) -> str:
@@ -115,14 +144,13 @@ def numbers(finding: Finding) -> str:
         return ""
     size = abs(finding.difference)
     digits = 1 if size >= 10 else 2 if size >= 1 else 3
-    half_width = "" if finding.half_width is None else f" ± {finding.half_width:.{digits}f}"
-    return f"{finding.difference:+.{digits}f}{half_width}"
+    return f"{finding.difference:+.{digits}f}{plus_minus(finding.half_width, digits)}"
 
 
-def details(finding: Finding, label: Callable[[str], str]) -> str:
+def details(finding: Finding, name: Callable[[str], str]) -> str:
     """`to ProxyNCA++, d +1.2, 5 seeds, as published; not run: arcface`."""
     claim = finding.claim
-    against = f"from {claim.threshold:g}" if claim.kind == "exceeds" else f"to {label(finding.opponent)}"
+    against = f"from {claim.threshold:g}" if claim.kind == "exceeds" else f"to {name(finding.opponent)}"
     effect = "" if finding.effect_size is None else f"d {finding.effect_size:+.1f}"
     seeds = f"{finding.seeds} seed{'s' if finding.seeds != 1 else ''}"
     sample = "" if finding.units_counted else "test classes not counted"
@@ -130,12 +158,19 @@ def details(finding: Finding, label: Callable[[str], str]) -> str:
     text = ", ".join(filter(None, (against, effect, seeds, sample, fidelity)))
     opponents = f"opponent{'s' if len(finding.missing) > 1 else ''} not run: {', '.join(finding.missing)}"
     tuned = f"settings tuned on {' and '.join(finding.tuned_on)}" if finding.tuned_on else ""
-    return "; ".join(filter(None, (text, tuned, opponents if finding.missing else "", needed(finding), *finding.unmet)))
+    missing = opponents if finding.missing else ""
+    return "; ".join(filter(None, (text, tuned, missing, needed(finding), *finding.unmet, _as_printed(finding))))
+
+
+def _as_printed(finding: Finding) -> str:
+    """`by ECE (retrieval as published): does not hold, -0.009 ± 0.003`."""
+    other = finding.as_printed
+    return f"by {label(other.claim.metric)}: {other.verdict}, {numbers(other)}" if other else ""
 
 
 def needed(finding: Finding) -> str:
     """`about 12 seeds would decide`, for what more seeds could decide; empty for the rest."""
-    if finding.verdict != "undecided" or finding.missing:
+    if finding.verdict != "undecided":
         return ""
     if finding.units_decide:
         return "too few test classes for any number of seeds to decide"
@@ -144,16 +179,24 @@ def needed(finding: Finding) -> str:
     return f"about {finding.seeds_needed} seeds would decide"
 
 
-def markdown(board: Board, label: Callable[[str], str]) -> list[str]:
+def markdown(board: Board, name: Callable[[str], str]) -> list[str]:
     """Return blocks of Markdown text: the sentence, a table, the legend."""
     if not board.lines:
         return [board.summary]
-    head = ["Claim", *map(escape_markdown, board.titles)]
+    head = ["Claim", *map(escape_markdown, board.titles), "After correction"]
     rows = [
-        [escape_markdown(f"{line.claim.statement} ({basis(line.claim)})"), *(_cell(cell, label) for cell in line.cells)]
+        [
+            escape_markdown(f"{line.claim.statement} ({basis(line.claim)})"),
+            *(_cell(cell, name) for cell in line.cells),
+            line.corrected,
+        ]
         for line in board.lines
     ]
-    return [board.summary, markdown_table(head, rows, left=len(head)), LEGEND]
+    return [
+        " ".join(filter(None, (board.summary, board.corrected))),
+        markdown_table(head, rows, left=len(head)),
+        LEGEND,
+    ]
 
 
 def basis(claim: Claim) -> str:
@@ -161,8 +204,8 @@ def basis(claim: Claim) -> str:
     return f"{claim.source}: {claim.rests_on}" if claim.rests_on else claim.source
 
 
-def _cell(findings: Sequence[Finding], label: Callable[[str], str]) -> str:
-    texts = [f"**{each.verdict}** {numbers(each)} ({escape_markdown(details(each, label))})" for each in findings]
+def _cell(findings: Sequence[Finding], name: Callable[[str], str]) -> str:
+    texts = [f"**{verdict(each)}** {numbers(each)} ({escape_markdown(details(each, name))})" for each in findings]
     return "<br>".join(texts) or "–"
 
 
@@ -178,6 +221,7 @@ def csv_text(findings: Sequence[Finding]) -> str:
             "dataset": finding.data,
             "fidelity": finding.fidelity,
             "verdict": finding.verdict,
+            "corrected_over_claims": finding.corrected,
             "opponent": finding.opponent,
             "difference": finding.difference,
             "ci95_half_width": finding.half_width,
@@ -188,6 +232,7 @@ def csv_text(findings: Sequence[Finding]) -> str:
             "opponents_not_run": " ".join(finding.missing),
             "seeds_needed": needed(finding),
             "not_testable": "; ".join(finding.unmet),
+            "as_printed": _as_printed(finding),
             "rests_on": finding.claim.rests_on,
         }
         for finding in findings

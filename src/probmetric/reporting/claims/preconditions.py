@@ -2,10 +2,11 @@
 
 clean_labels        the training labels are right
 noise_as_published  20 % of the training labels were replaced at random
-converged           training had stopped gaining: the best validation metric of the last fifth of the epochs is at
-most 1 % better than that of the epochs before, on average over a method's runs (that of one run is noisy), and in none
-of them more than 10 % worse: training that falls apart has not converged. Where the rate falls to zero every training
-stops gaining; so where the experiment has the same method with more epochs, these gained at most 1 % as well
+converged           one rule for all: of two lengths of training, one of them the claim's own and the longer at least
+twice the shorter, the longer is at most .01 better in the claim's metric (1 % of values above 1), on average over the
+shared seeds. What was trained for one length only has not been seen to converge: where the rate falls to zero
+every training stops gaining. A paper's own settings on its own data have its own length. Training whose validation
+metric fell by more than 10 % in the last fifth of its epochs has fallen apart
 tuned_or_published  settings are the paper's, on its dataset, or were tuned, with as many runs for every method; where
 they were tuned on another dataset, that is said beside the verdict (`tuned_elsewhere`)
 closed_set          test classes are training classes
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 from probmetric.data.manifest import SUMMARY, read_summary
 from probmetric.io import present
 from probmetric.reporting.comparison import Overrides, but_for_length, overrides_of
-from probmetric.reporting.results import TINY, late_gain, validations
+from probmetric.reporting.results import late_gain
 from probmetric.runs.names import LabelNoise, split_data_name
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ MOST_SAMPLES = 5
 
 def unmet(context: ReportContext, claim: Claim, data: str, variants: Sequence[str]) -> Names:
     """Why the runs of `variants` on `data` say nothing about `claim`; empty where they do. One reason per need."""
-    reasons = (_CHECKS[need](context, data, variants) for need in claim.needs)
+    reasons = (_CHECKS[need](context, claim, data, variants) for need in claim.needs)
     return tuple(reason for reason in reasons if reason)
 
 
@@ -51,51 +52,63 @@ def tuned_elsewhere(context: ReportContext, data: str, variants: Sequence[str]) 
     return tuple(sorted(places - {"", split_data_name(data)[0]}))
 
 
-def _clean_labels(context: ReportContext, data: str, variants: Sequence[str]) -> str:
+def _clean_labels(context: ReportContext, claim: Claim, data: str, variants: Sequence[str]) -> str:
     return "wrong training labels" if split_data_name(data)[1] else ""
 
 
-def _converged(context: ReportContext, data: str, variants: Sequence[str]) -> str:
+def _converged(context: ReportContext, claim: Claim, data: str, variants: Sequence[str]) -> str:
+    if _as_in_paper(context):
+        return ""
     for variant in variants:
-        gains = [late_gain(context.trained_by(run).history) for run in _runs(context, data, [variant])]
-        known = [gain for gain in gains if gain is not None]
-        if len(known) < len(gains) or (known and fmean(known) > GAIN):
-            return f"{context.label(variant)} had not converged"
-        if known and min(known) < -FALL:
+        gains = [late_gain(run.history) for run in _trained_by(context, data, variant)]
+        if any(gain is not None and gain < -FALL for gain in gains):
             return f"the training of {context.label(variant)} fell apart"
-        if gained := _gain_of_longer(context, data, variant):
-            return f"{context.label(variant)} had not converged: {gained}"
+        if reason := _gain_of_longer(context, claim, data, variant):
+            return f"{context.label(variant)} {reason}"
     return ""
 
 
-def _gain_of_longer(context: ReportContext, data: str, variant: str) -> str:
-    """What longer training of the same method gained over `variant`; empty if it gained at most 1 % or was not run."""
-    best, epochs = _best_validation(context, data, variant)
-    trained = {run.key.variant: _but_for_length(run.key) for run in context.runs if run.key.data == data}
-    for other in (other for other in trained if trained[other] == trained.get(variant)):
-        later, more = _best_validation(context, data, other)
-        if more > epochs and (seeds := best.keys() & later.keys()):
-            before, after = (fmean(values[seed] for seed in seeds) for values in (best, later))
-            if (gain := (after - before) / max(abs(before), TINY)) > GAIN:
-                return f"{gain:.0%} better after {more} epochs instead of {epochs}"
-    return ""
+def _gain_of_longer(context: ReportContext, claim: Claim, data: str, variant: str) -> str:
+    """Why `variant` is not seen to have converged, compared with the same method trained for another length."""
+    measured = {each.variant: each for each in context.series(data, claim.metric)}
+    if variant not in measured:
+        return f"has no {claim.metric}"
+    alike = [name for name in measured if _but_for_length(measured[name].key) == _but_for_length(measured[variant].key)]
+    epochs = {name: min(len(run.history) for run in _trained_by(context, data, name)) for name in alike}
+    longer = [name for name in epochs if epochs[name] >= 2 * epochs[variant]]
+    shorter = [name for name in epochs if 2 * epochs[name] <= epochs[variant]]
+    if not longer and not shorter:
+        return "was not trained for twice or half as long, so nobody knows whether it had converged"
+    pair = (variant, max(longer, key=epochs.__getitem__)) if longer else (max(shorter, key=epochs.__getitem__), variant)
+    before, after = (measured[name].values for name in pair)
+    seeds = before.keys() & after.keys()
+    if not seeds:
+        return "was trained for two lengths that share no seed"
+    start, end = (fmean(values[seed] for seed in seeds) for values in (before, after))
+    gain = (end - start) * (-1 if claim.better_is == "lower" else 1)
+    if gain <= GAIN * max(1.0, abs(start)):
+        return ""
+    lengths = " instead of ".join(str(epochs[name]) for name in reversed(pair))
+    return f"had not converged: {gain:.3f} better after {lengths} epochs"
 
 
-def _best_validation(context: ReportContext, data: str, variant: str) -> tuple[dict[int, float], int]:
-    """Seed -> best validation metric of the runs of `variant`, and how many epochs each has at least."""
-    histories = {run.key.seed: context.trained_by(run).history for run in _runs(context, data, [variant])}
-    measured = {seed: validations(history) for seed, history in histories.items()}
-    best = {seed: max(values) for seed, values in measured.items() if values}
-    return best, min(map(len, histories.values()), default=0)
+def _trained_by(context: ReportContext, data: str, variant: str) -> list[RunFolder]:
+    """The runs that trained the encoders of a method's runs."""
+    return [context.trained_by(run) for run in _runs(context, data, [variant])]
+
+
+def _as_in_paper(context: ReportContext) -> bool:
+    """Whether an experiment repeats a paper's table on the paper's data."""
+    table, _, substitute = context.name.partition("@")
+    return table.partition("/")[0] in PAPERS and not substitute
 
 
 def _but_for_length(key: RunKey) -> tuple[str, Overrides]:
     return key.method, but_for_length(overrides_of(key))
 
 
-def _tuned_or_published(context: ReportContext, data: str, variants: Sequence[str]) -> str:
-    table, _, substitute = context.name.partition("@")
-    if table.partition("/")[0] in PAPERS and not substitute:
+def _tuned_or_published(context: ReportContext, claim: Claim, data: str, variants: Sequence[str]) -> str:
+    if _as_in_paper(context):
         return ""
     budgets = {context.budgets.get(variant.partition("+")[0], 0) for variant in variants}
     if len(budgets) > 1:
@@ -103,11 +116,11 @@ def _tuned_or_published(context: ReportContext, data: str, variants: Sequence[st
     return "" if min(budgets, default=0) else "settings neither tuned nor published"
 
 
-def _closed_set(context: ReportContext, data: str, variants: Sequence[str]) -> str:
+def _closed_set(context: ReportContext, claim: Claim, data: str, variants: Sequence[str]) -> str:
     return "" if _protocol(context, data) == "closed_set" else "test classes are no training classes"
 
 
-def _open_set(context: ReportContext, data: str, variants: Sequence[str]) -> str:
+def _open_set(context: ReportContext, claim: Claim, data: str, variants: Sequence[str]) -> str:
     return "" if _protocol(context, data) == "open_set" else "test classes are training classes"
 
 
@@ -116,14 +129,14 @@ def _protocol(context: ReportContext, data: str) -> str:
     return str(read_summary(folder).get("protocol", "")) if present(folder / SUMMARY) else ""
 
 
-def _noise_as_published(context: ReportContext, data: str, variants: Sequence[str]) -> str:
+def _noise_as_published(context: ReportContext, claim: Claim, data: str, variants: Sequence[str]) -> str:
     noise = split_data_name(data)[1]
     parsed = LabelNoise.parse(noise) if noise else None
     alike = parsed is not None and (parsed.kind, parsed.rate) == (NOISE.kind, NOISE.rate)
     return "" if alike else "not 20 % of the labels replaced at random"
 
 
-def _few_samples(context: ReportContext, data: str, variants: Sequence[str]) -> str:
+def _few_samples(context: ReportContext, claim: Claim, data: str, variants: Sequence[str]) -> str:
     for run in _runs(context, data, variants):
         samples = run.find("settings.loss.options.samples", default=0)
         if samples > MOST_SAMPLES:
@@ -131,7 +144,7 @@ def _few_samples(context: ReportContext, data: str, variants: Sequence[str]) -> 
     return ""
 
 
-def _resnet50(context: ReportContext, data: str, variants: Sequence[str]) -> str:
+def _resnet50(context: ReportContext, claim: Claim, data: str, variants: Sequence[str]) -> str:
     for run in _runs(context, data, variants):
         name = run.find("settings.backbone.name", default="")
         tag = run.find("settings.backbone.options.tag", default="")
@@ -141,10 +154,10 @@ def _resnet50(context: ReportContext, data: str, variants: Sequence[str]) -> str
 
 
 def _runs(context: ReportContext, data: str, variants: Sequence[str]) -> list[RunFolder]:
-    return [run for run in context.runs if run.key.data == data and run.key.variant in variants]
+    return [run for run in context.runs if run.key.group == data and run.key.variant in variants]
 
 
-_CHECKS: dict[str, Callable[[ReportContext, str, Sequence[str]], str]] = {
+_CHECKS: dict[str, Callable[[ReportContext, Claim, str, Sequence[str]], str]] = {
     "clean_labels": _clean_labels,
     "converged": _converged,
     "tuned_or_published": _tuned_or_published,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -41,7 +41,7 @@ def evaluate_claims(context: ReportContext, claims: Iterable[Claim]) -> list[Fin
     dataset stands for it (the longest training of several), or the one without; where a version with settings chosen by
     a search was run, that one.
     """
-    common = {data: usual(key for key in context.expected if key.data == data) for data in context.data}
+    common = {data: usual(key for key in context.expected if key.group == data) for data in context.data}
     findings: list[Finding] = []
     for claim in claims:
         tested = [
@@ -51,7 +51,17 @@ def evaluate_claims(context: ReportContext, claims: Iterable[Claim]) -> list[Fin
             if (finding := _Case(context, claim, data, fidelity, common[data]).finding())
         ]
         findings += tested or [Finding(claim, "", "not run")]
-    return findings
+    return corrected_over_claims(findings)
+
+
+def corrected_over_claims(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings with their verdicts after Holm's correction over all that were tested and are testable."""
+    tested = [each.p_value is not None and each.verdict != "not testable here" for each in findings]
+    p_values = [each.p_value if counts else math.nan for each, counts in zip(findings, tested, strict=True)]
+    return [
+        replace(each, corrected=each.verdict if p_value < LEVEL else "undecided") if counts else each
+        for each, counts, p_value in zip(findings, tested, holm(p_values).tolist(), strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -86,7 +96,9 @@ class _Case:
         reasons = unmet(self.context, claim, self.data, variants)
         finding = _finding(claim, self.data, tests, missing, reasons)
         tuned_on = tuned_elsewhere(self.context, self.data, variants)
-        return replace(finding, fidelity=self.fidelity, tuned_on=tuned_on)
+        printed = replace(claim, metric=claim.as_printed, as_printed="") if claim.as_printed else None
+        as_printed = replace(self, claim=printed).finding() if printed else None
+        return replace(finding, fidelity=self.fidelity, tuned_on=tuned_on, as_printed=as_printed)
 
     def _tests(self, method: Series, opponents: Mapping[str, Series]) -> dict[str, _Test]:
         claim = self.claim
@@ -127,13 +139,13 @@ class _Case:
 def _change(after: Series, before: Series) -> Series:
     """Differences seed by seed and unit by unit; of the standard errors none is known."""
     both = after.values.keys() & before.values.keys()
-    known = both & after.contributions.keys() & before.contributions.keys()
-    if known and after.unit_labels != before.unit_labels:
+    with_units = both & after.contributions.keys() & before.contributions.keys()
+    if with_units and after.unit_labels != before.unit_labels:
         raise FileError(
             f"{after.key.run} and {before.key.run} were measured on different units ({len(after.unit_labels)} and "
             f"{len(before.unit_labels)}); prepare both datasets again from the same test split."
         )
-    contributions = {seed: after.contributions[seed] - before.contributions[seed] for seed in known}
+    contributions = {seed: after.contributions[seed] - before.contributions[seed] for seed in with_units}
     values = {seed: after.values[seed] - before.values[seed] for seed in both}
     return replace(after, values=values, contributions=contributions, errors={})
 
@@ -191,8 +203,8 @@ def _finding(claim: Claim, data: str, tests: Mapping[str, _Test], missing: Names
     verdict, deciding = _verdict(tests, adjusted, missing)
     worst = min(deciding, key=lambda name: tests[name].difference)
     test, p_value = tests[worst], adjusted[worst]
-    open_ = not missing and verdict == "undecided"
-    needed, units_decide = _needed(test, len(claim.against) or 1) if open_ else (None, False)
+    undecided = verdict == "undecided"
+    needed, units_decide = _needed(test, len(claim.against) or 1) if undecided else (None, False)
     return Finding(
         claim=claim,
         data=data,
@@ -212,13 +224,13 @@ def _finding(claim: Claim, data: str, tests: Mapping[str, _Test], missing: Names
 
 
 def _verdict(tests: Mapping[str, _Test], adjusted: Mapping[str, float], missing: Names) -> tuple[Verdict, list[str]]:
-    """The verdict and the opponents behind it; who has not met all opponents has not beaten them."""
+    """The verdict and the opponents behind it; who has not met all opponents has beaten those that were run."""
     significant = [name for name in tests if adjusted[name] < LEVEL]
     if refuting := [name for name in significant if not tests[name].favours]:
         return "does not hold", refuting
     if unclear := [name for name in tests if name not in significant]:
         return "undecided", unclear
-    return "undecided" if missing else "holds", significant
+    return "holds in part" if missing else "holds", significant
 
 
 def _needed(test: _Test, opponents: int) -> tuple[int | None, bool]:

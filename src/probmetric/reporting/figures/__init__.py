@@ -1,8 +1,8 @@
 """Figures of a report: one file per kind of figure, each figure found by the name it is registered with.
 
 A figure is a function `@register("name")` of a context, which returns a `Drawing`; `draw(name, context)` writes
-figures/<name>.png, .pdf and .json (title, caption and text alternative) into the experiment's report folder. The same
-results give the same bytes.
+figures/<name>.png, .pdf, .json (title, caption, text alternative) and .tex (to be included in a paper) into the
+experiment's report folder. The same results give the same bytes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from probmetric.io import atomic_path, write_json
+from probmetric.io import atomic_path, read_json, write_json, write_text
 from probmetric.registry import Registry
+from probmetric.reporting.tables import escape_latex
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,6 +27,14 @@ if TYPE_CHECKING:
 REGISTRY = Registry("figure", "probmetric.reporting.figures", context=("context",), several=True)
 register, list_figures = REGISTRY.register, REGISTRY.names
 
+STANDING = ("risk_coverage", "p_right")  # of every report, whatever figures an experiment names
+_LATEX = r"""\begin{{figure}}
+\centering
+\includegraphics[width=\linewidth]{{{name}}}
+\caption{{{caption}}}
+\label{{fig:{name}}}
+\end{{figure}}
+"""
 _METADATA = {
     "png": {"Software": None},
     "pdf": {"CreationDate": None, "ModDate": None, "Creator": None, "Producer": None},
@@ -38,24 +47,28 @@ def draw(name: str, context: ReportContext) -> list[Path]:
     Where the experiment's runs hold nothing to draw, the files say so in words.
 
     Returns:
-        Paths of the files written: png, pdf, json.
+        Paths of the files written: png, pdf, json, tex.
     """
-    component = REGISTRY.get(name)
-    return save(name, context.folder / "figures", lambda: component(context))
+    component, folder = REGISTRY.get(name), context.folder / "figures"
+    paths = save(name, folder, lambda: component(context))
+    caption = escape_latex(read_json(paths[-1], "draw the figure again")["caption"])
+    write_text(folder / f"{name}.tex", _LATEX.format(name=name, caption=caption))
+    return [*paths, folder / f"{name}.tex"]
 
 
 def draw_all(context: ReportContext, processes: int = 1) -> list[Path]:
-    """Draw every figure the experiment names, by so many `processes` where these can be forked."""
+    """Draw the standing figures and those the experiment names, by so many `processes` where these can be forked."""
     (context.folder / "figures").mkdir(parents=True, exist_ok=True)
     drawn: Callable[[str], list[Path]] = functools.partial(draw, context=context)
-    processes = min(processes, len(context.figures))
+    names = list(dict.fromkeys((*STANDING, *context.figures)))
+    processes = min(processes, len(names))
     if processes < 2 or "fork" not in multiprocessing.get_all_start_methods():
-        return [path for name in context.figures for path in drawn(name)]
+        return [path for name in names for path in drawn(name)]
     from probmetric.reporting.figures import _style
 
     fork = multiprocessing.get_context("fork")
     with _style.style(), ProcessPoolExecutor(processes, fork) as pool:  # the style imports what all figures need
-        return [path for paths in pool.map(drawn, context.figures) for path in paths]
+        return [path for paths in pool.map(drawn, names) for path in paths]
 
 
 def save(name: str, folder: Path, build: Callable[[], Drawing]) -> list[Path]:
@@ -70,7 +83,7 @@ def save(name: str, folder: Path, build: Callable[[], Drawing]) -> list[Path]:
             with atomic_path(path) as temporary, temporary.open("wb") as file:
                 drawing.figure.savefig(file, format=path.suffix[1:], dpi=_style.DPI, metadata=metadata)
     words = {"title": drawing.title, "caption": drawing.caption, "alt": drawing.alt, "empty": drawing.empty}
-    write_json(folder / f"{name}.json", words)
+    write_json(folder / f"{name}.json", words | {"photographs": "yes" if drawing.photographs else ""})
     return [*paths, folder / f"{name}.json"]
 
 

@@ -23,7 +23,7 @@ def by_group(context: ReportContext) -> dict[str, dict[str, list[RunFolder]]]:
     """Dataset (noise included) -> method -> its finished runs, in the experiment's order."""
     groups: dict[str, dict[str, list[RunFolder]]] = defaultdict(lambda: defaultdict(list))
     for run in context.runs:
-        groups[run.key.data][run.key.variant].append(run)
+        groups[run.key.group][run.key.variant].append(run)
     return {data: dict(methods) for data, methods in groups.items()}
 
 

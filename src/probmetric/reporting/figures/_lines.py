@@ -39,6 +39,7 @@ def line_panels(
     *,
     columns: int = 3,
     panel_height: float = 2.3,
+    dots: Mapping[str, Mapping[str, tuple[float, float]]] | None = None,
 ) -> Figure:
     """Draw title -> method -> curve: one panel per title and a legend, or small multiples of many methods.
 
@@ -48,10 +49,11 @@ def line_panels(
         finish: sets the limits and the axis labels of a panel.
         columns: most panels in a row.
         panel_height: inches.
+        dots: title -> method -> a place on its line to be marked.
     """
     variants = context.ordered(variant for curves in panels.values() for variant in curves)
     if len(variants) > FEW:
-        return small_multiples(context, panels, finish)
+        return small_multiples(context, panels, finish, dots)
     looks = _style.looks(context.variants)
     columns = min(columns, len(panels))
     labels = [context.label(variant) for variant in variants]
@@ -61,6 +63,7 @@ def line_panels(
             if variant in curves:
                 look = looks[variant]
                 axis.plot(*curves[variant], color=look.colour, linestyle=look.dash)
+                _mark(axis, (dots or {}).get(title, {}).get(variant), look)
         axis.set_title(title)
         finish(axis)
     _style.method_legend(figure, context, variants, looks)
@@ -71,6 +74,7 @@ def small_multiples(
     context: ReportContext,
     blocks: Mapping[str, Mapping[str, Sequence[np.ndarray]]],
     finish: Callable[[Axes], Any],
+    dots: Mapping[str, Mapping[str, tuple[float, float]]] | None = None,
 ) -> Figure:
     """Draw title -> method -> (x (P,), y (P,)[, low (P,), high (P,)]): a block of panels per title, on common axes.
 
@@ -78,6 +82,7 @@ def small_multiples(
         context: the experiment, for labels and the order of methods.
         blocks: what is drawn; a block's panels share their axes.
         finish: sets the limits and the axis labels of a panel.
+        dots: title -> method -> a place on its line to be marked.
     """
     looks = _style.looks(context.variants)
     plans = {title: _Block.of(context, curves) for title, curves in blocks.items()}
@@ -89,11 +94,17 @@ def small_multiples(
         axes = plan.axes(figure, top - _HEAD)
         for axis, (variant, words) in zip(axes, plan.labels.items(), strict=True):
             _panel(axis, blocks[title], variant, looks[variant])
+            _mark(axis, (dots or {}).get(title, {}).get(variant), looks[variant])
             axis.set_title("\n".join(words), fontsize=_TYPE, fontweight="normal", pad=2)
             finish(axis)
         top -= plan.height
         _outer_labels(figure, axes, top / total, (top + plan.height / 2) / total)
     return figure
+
+
+def _mark(axis: Axes, place: tuple[float, float] | None, look: _style.Look) -> None:
+    if place:
+        axis.plot(*place, "o", color=look.colour, markersize=5, markeredgecolor="white", zorder=5)
 
 
 @dataclass(frozen=True)

@@ -30,13 +30,17 @@ _GREYS = ("#555555", "#999999", "#777777", "#BBBBBB", "#333333")
 
 @dataclass(frozen=True)
 class Drawing:
-    """A finished figure with its words; `empty` says why there was nothing to draw."""
+    """A finished figure with its words.
+
+    `empty` says why there was nothing to draw, `photographs` that it shows some, whose colours must stay.
+    """
 
     figure: Figure
     title: str
     caption: str
     alt: str
     empty: str = ""
+    photographs: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,10 +50,11 @@ class Words:
     title: str
     caption: str
     empty: str
+    photographs: bool = False
 
     def drawing(self, figure: Figure, alt: str) -> Drawing:
         """Return the finished `figure` with these words and its text alternative."""
-        return Drawing(figure, self.title, self.caption, alt)
+        return Drawing(figure, self.title, self.caption, alt, photographs=self.photographs)
 
     def nothing(self) -> Drawing:
         """Return a panel that states in words why there is no figure."""

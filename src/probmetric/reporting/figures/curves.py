@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from probmetric.io import present
+from probmetric.metrics.selective import accuracy_by_coverage
+from probmetric.reporting.certified import certificate_of
 from probmetric.reporting.figures import _data, _lines, _style, register
 from probmetric.reporting.words import group_title
+from probmetric.trust.deployed import certified_doubt
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,6 +55,66 @@ def sparsification(context: ReportContext) -> _style.Drawing:
             f"({rise[most]:+.3f})"
         )
     return words.drawing(figure, f"Line plot of accuracy against the share of removed images: {'; '.join(parts)}.")
+
+
+@register("risk_coverage")
+def risk_coverage(context: ReportContext) -> _style.Drawing:
+    """One panel per dataset, one line per method, averaged over seeds; where a certificate stops, a dot."""
+    words = _style.Words(
+        "Wrong answers against the share of questions answered",
+        "Test images as questions, the surest answered first, by the doubt that the method's certificate decides by "
+        "(else by the disagreement of the nearest images); mean over seeds. Dot: where the certificates stop. A line "
+        "that starts low and rises late is good.",
+        "no run of this experiment has a match record.",
+    )
+    curves = _data.collect(context, _risk_curve)
+    if not curves:
+        return words.nothing()
+    stops = _data.collect(context, _stop)
+
+    def axes(axis: Axes) -> None:
+        axis.set(xlim=(0, 1), ylim=(0, None), xlabel="share of questions answered", ylabel="share of wrong answers")
+
+    figure = _lines.line_panels(
+        context,
+        {group_title(data): lines for data, lines in curves.items()},
+        axes,
+        dots={
+            group_title(data): {
+                name: (stop, float(np.interp(stop, *curves[data][name]))) for name, stop in each.items()
+            }
+            for data, each in stops.items()
+        },
+    )
+    parts = [
+        f"{group_title(data)}, {context.label(variant)}: {100 * stop:.0f} % answered"
+        for data, each in stops.items()
+        for variant, stop in each.items()
+    ]
+    return words.drawing(figure, f"Risk-coverage curves. Certificates: {'; '.join(parts) or 'none'}.")
+
+
+def _risk_curve(runs: Sequence[RunFolder]) -> _data.Curve | None:
+    curves = [curve for run in runs if (curve := _risks(run))]
+    return _data.mean_curve(curves, "answered", "wrong") if curves else None
+
+
+def _risks(run: RunFolder) -> dict[str, np.ndarray] | None:
+    """Return the share of wrong answers among the 1, 2, ..., Q surest of a run."""
+    record = run.matches()[0].get("test") if present(run.matches_file) else None
+    if record is None or not record["asked"].any():
+        return None
+    asked, certificate = record["asked"].astype(bool), certificate_of(run)
+    doubts = {name.removeprefix("doubt."): values[asked] for name, values in record.items()}
+    doubt = certified_doubt(certificate, doubts) if certificate else doubts["disagreement"]
+    wrong = 1.0 - accuracy_by_coverage(doubt, record["right"][asked].astype(np.float64))
+    return {"answered": np.arange(1, len(wrong) + 1) / len(wrong), "wrong": wrong}
+
+
+def _stop(runs: Sequence[RunFolder]) -> float | None:
+    """Return the share of questions that is answered, mean over the runs' certificates."""
+    held = [made.coverage for run in runs if (made := certificate_of(run)) and made.answered]
+    return fmean(held) if held else None
 
 
 @register("roc")

@@ -35,6 +35,7 @@ def embedding_map(context: ReportContext) -> _style.Drawing:
         f"where there is room; {names}. Images that lie near one another are similar to the method; distances between "
         "groups mean little in such a map.",
         "no finished run has test embeddings whose prepared dataset is present.",
+        photographs=True,
     )
     if not runs:
         return words.nothing()

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from PIL import Image, ImageOps
 
+from probmetric.data.manifest import MANIFEST, read_summary
 from probmetric.io import present
 from probmetric.metrics import label
 from probmetric.reporting.figures import _data, _style, register
@@ -46,8 +47,9 @@ class Album:
         self._open = functools.cache(self._store)
 
     def has(self, data: str) -> bool:
-        """Whether dataset `data` is prepared."""
-        return present(self.prepared / data / "manifest.parquet")
+        """Whether dataset `data` is prepared, and of images."""
+        folder = self.prepared / data
+        return present(folder / MANIFEST) and "dimensions" not in read_summary(folder)
 
     def tile(self, data: str, index: int) -> np.ndarray:
         """Return the square middle of an image, (TILE, TILE, 3) bytes; small images keep hard pixels."""
@@ -81,6 +83,7 @@ def certain_and_uncertain(context: ReportContext) -> _style.Drawing:
         f"{names}: the method with the best mean {label(context.metrics[0])} on each dataset. "
         "Images that are hard for a person, too, should stand in the lower row.",
         _NO_IMAGES,
+        photographs=True,
     )
     if not runs:
         return words.nothing()
@@ -131,6 +134,7 @@ def norms(context: ReportContext) -> _style.Drawing:
         "method. The concentration is the norm of the embedding, or is estimated where a method draws samples. Where "
         f"it tells how sure the method is, images that are hard for a person stand on the left.{cut}",
         _NO_CONCENTRATIONS,
+        photographs=True,
     )
     bands, parts = Bands(), []
     for (data, variant), run in runs.items():
@@ -160,6 +164,7 @@ def strangers(context: ReportContext) -> _style.Drawing:
         "datasets, ascending, first seed of each method. A trustworthy uncertainty puts orange frames on the right "
         f"only.{cut}",
         _NO_IMAGES,
+        photographs=True,
     )
     bands, parts = Bands(), []
     for (data, variant), run in runs.items():
@@ -204,6 +209,7 @@ def classes(context: ReportContext) -> _style.Drawing:
         "concentrations, first seed. If the norm measures ambiguity, a row runs from unusual or damaged images to "
         "typical ones.",
         _NO_CONCENTRATIONS,
+        photographs=True,
     )
     album = Album(context.prepared)
     bands, parts = Bands(), []
@@ -243,6 +249,7 @@ def queries(context: ReportContext) -> _style.Drawing:
         f"Test images drawn at random (dark frame) and the {_NEAREST} test images nearest to each, nearest first: blue "
         "if of the same class, orange if not. Method with the best first metric, first seed; nobody chose the queries.",
         _NO_IMAGES,
+        photographs=True,
     )
     album = Album(context.prepared)
     bands, parts = Bands(), []

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
     from probmetric.runs.folder import RunFolder
 
-COLUMNS = {"train_loss": "loss / first epoch", "val_metric": "validation metric"}
+COLUMNS = {"train_loss": "change of the loss", "val_metric": "validation metric"}
 _WORDS = _style.Words(
     "Learning curves",
-    "Training loss is divided by its value in the first epoch: losses of different methods have no common scale. The "
-    "validation metric selects the weights. Line: mean over seeds; band: lowest to highest.",
+    "Training loss: its change since the first epoch, divided by the largest; -1 is as low as it came. Losses of "
+    "different methods have no common scale, and some are negative. The validation metric selects the weights. Line: "
+    "mean over seeds; band: lowest to highest.",
     "no run of this experiment has a training history.",
 )
 _Band = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -29,7 +30,7 @@ _Band = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 @register("learning_curves")
 def learning_curves(context: ReportContext) -> _style.Drawing:
-    """One row per dataset: training loss relative to the first epoch, and the validation metric."""
+    """One row per dataset: change of the training loss since the first epoch, and the validation metric."""
     bands = {column: _data.collect(context, lambda runs, column=column: _band(runs, column)) for column in COLUMNS}  # type: ignore[misc]
     groups = [data for data in context.data if any(data in methods for methods in bands.values())]
     if not groups:
@@ -69,14 +70,17 @@ def _band(runs: Sequence[RunFolder], column: str) -> _Band | None:
 
 
 def _curve(run: RunFolder, column: str) -> dict[float, float]:
-    """Return epoch -> value; a loss is divided by its value in the first epoch."""
+    """Return epoch -> value; of a loss the change since the first epoch, as a share of the largest."""
     curve = {
         epoch: value
         for row in run.history
         if (epoch := row.get("epoch")) is not None and (value := row[column]) is not None
     }
-    first = next(iter(curve.values()), 0.0) if column == "train_loss" else 1.0
-    return {epoch: value / first for epoch, value in curve.items()} if first else {}
+    if column != "train_loss" or not curve:
+        return curve
+    first = next(iter(curve.values()))
+    largest = max(abs(value - first) for value in curve.values())
+    return {epoch: (value - first) / (largest or 1.0) for epoch, value in curve.items()}
 
 
 def _line(axis: Axes, band: _Band, look: _style.Look) -> None:

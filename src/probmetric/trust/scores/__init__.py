@@ -58,14 +58,14 @@ def doubts(match: Match, names: list[str] | None = None) -> dict[str, Doubles]:
     Raises:
         ValueError: a score returned another shape, or numbers that are not finite; names it.
     """
-    found = {}
+    by_score = {}
     for name in names or list_scores():
         function: Any = REGISTRY.get(name)
         if all(tensor in match.query and tensor in match.answer for tensor in function.needs):
             values = [function(part) for part in _blocks(match)]
             if all(value is not None for value in values):
-                found[name] = _joined(name, values, len(match))
-    return found
+                by_score[name] = _joined(name, values, len(match))
+    return by_score
 
 
 def free_scores() -> list[str]:

@@ -37,9 +37,9 @@ def _log_bessel_over_power(nu: float, kappa: Doubles) -> Doubles:
         from scipy.special import gammaln, ive
 
         near = kappa < 1e-3
-        found = -nu * np.log(2.0) - gammaln(nu + 1) + kappa**2 / (4 * (nu + 1))
-        found[~near] = np.log(ive(nu, kappa[~near])) + kappa[~near] - nu * np.log(kappa[~near])
-        return found
+        value = -nu * np.log(2.0) - gammaln(nu + 1) + kappa**2 / (4 * (nu + 1))
+        value[~near] = np.log(ive(nu, kappa[~near])) + kappa[~near] - nu * np.log(kappa[~near])
+        return value
     z = kappa / nu
     root = np.sqrt(1 + z**2)
     p = 1 / root

@@ -38,6 +38,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from probmetric.losses._base import pairs_of
 from probmetric.losses.contrastive import Mining, triplets_of_pairs
 from probmetric.uncertainty._base import Posterior
 from probmetric.uncertainty.laplace.ggn import Approximation, Fidelity, Geometry, diag_ggn
@@ -127,9 +128,7 @@ def augmented_weight(head: nn.Linear) -> Tensor:
 def mined_pairs(embeddings: Tensor, labels: Tensor, *, margin: float, triplets: Mining = "all") -> tuple[Tensor, int]:
     """Return targets (B, B) and the number of triplets mined from embeddings (B, M) and labels (B,)."""
     distance = _distances(embeddings)
-    same = labels[:, None] == labels[None, :]
-    positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-    attracted, repelled = triplets_of_pairs(distance, positive, ~same, margin=margin, mining=triplets)
+    attracted, repelled = triplets_of_pairs(distance, *pairs_of(labels), margin=margin, mining=triplets)
     return (attracted - repelled).to(distance.dtype), int(attracted.sum())
 
 

@@ -1,0 +1,129 @@
+"""Variants of a prepared dataset: the same images, whose labels or splits differ; pixels are not copied.
+
+Other splits of the classes (`glyphs+split1`) say how far results hold for other classes to train and to test on:
+training, validation and test have as many classes as in the dataset's own split, drawn anew; every class keeps its
+label. Folds (`glyphs+fold1`) leave the test classes as they are and validate on other training classes, no class in two
+folds: a search of settings is cross-validated over them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from probmetric.data.manifest import (
+    IMAGES,
+    MANIFEST,
+    SUMMARY,
+    OptionError,
+    counted,
+    read_digest,
+    read_summary,
+    read_table,
+    values_of,
+    verify_digest,
+    write_digest,
+    write_manifest,
+)
+from probmetric.data.prepare import PREPARED
+from probmetric.io import write_json
+from probmetric.io.folders import new_folder
+
+_OWN = ("noise", "class_split", "splits")
+FIXED = ("role", "true_probability", "clean_label")
+
+
+def write_variant(
+    prepared_folder: Path, output_folder: Path, columns: Mapping[str, np.ndarray], changes: Mapping[str, Any]
+) -> None:
+    """Write a variant of a prepared dataset.
+
+    Args:
+        prepared_folder: the dataset; its images are used in place.
+        output_folder: the folder to write.
+        columns: columns of the manifest that differ, or are new.
+        changes: what its metadata and its summary say beside those of the dataset.
+    """
+    table, metadata = read_table(prepared_folder)
+    every = {name: values_of(table, name) for name in table.column_names} | dict(columns)
+    home = (prepared_folder / metadata.get("images", ".")).resolve()
+    owner = Path(os.path.relpath(home, output_folder.resolve())).as_posix()
+    (digest,) = (value for name, value in read_digest(prepared_folder).items() if Path(name).name == IMAGES)
+    summary = read_summary(prepared_folder, "prepare the dataset again")
+    with new_folder(output_folder, PREPARED, [prepared_folder]) as folder:
+        write_manifest(folder / MANIFEST, every, {**metadata, **changes, "images": owner})
+        splits = counted(every["label"], every["split"])["splits"]
+        write_json(folder / SUMMARY, {**summary, **changes, "splits": splits})
+        images = f"{owner}/{IMAGES}"
+        write_digest(folder, [MANIFEST, images], {images: digest})
+
+
+def split_classes(
+    prepared_folder: str | Path, output_folder: str | Path, *, number: int, validation_only: bool = False
+) -> None:
+    """Write a variant of a prepared dataset whose classes are split in another way.
+
+    Args:
+        prepared_folder: the dataset.
+        output_folder: the folder to write, `data/prepared/<dataset>+split<number>`.
+        number: which of the other splits: the seed of the draw, 1 or more.
+        validation_only: make fold `number` instead: other validation classes, the same test classes.
+
+    Raises:
+        DataError: the dataset is not as it was prepared.
+        OptionError: its classes cannot be split anew.
+    """
+    prepared_folder, output_folder = Path(prepared_folder), Path(output_folder)
+    verify_digest(prepared_folder)
+    table, metadata = read_table(prepared_folder)
+    columns = {name: values_of(table, name) for name in table.column_names}
+    if metadata.get("protocol") != "open_set":
+        raise OptionError(f"{prepared_folder} tests on its training classes; there is no other split of its classes.")
+    if metadata.get("pairs") or (fixed := [name for name in FIXED if name in columns]):
+        reason = "pairs of test images" if metadata.get("pairs") else f"the column {fixed[0]!r}"
+        raise OptionError(f"{prepared_folder}: {reason} would be wrong for other test classes; leave out its splits.")
+    divide = fold_split if validation_only else other_split
+    split = divide(columns["label"], columns["split"], number)
+    write_variant(prepared_folder, output_folder, {"split": split}, {"class_split": number})
+
+
+def other_split(labels: np.ndarray, split: np.ndarray, number: int) -> np.ndarray:
+    """Return the split (N,) of every image, as many classes in each as in `split`, drawn with seed `number`.
+
+    Args:
+        labels: class of every image (N,).
+        split: train, val or test (N,), the same for all images of a class.
+        number: seed of the draw.
+    """
+    classes, first, place = np.unique(labels, return_index=True, return_inverse=True)
+    of_classes = np.asarray(split)[first]
+    drawn = np.random.default_rng([number, len(classes)]).permutation(of_classes)
+    return drawn[place]
+
+
+def fold_split(labels: np.ndarray, split: np.ndarray, number: int) -> np.ndarray:
+    """Return the split (N,) of every image with the `number`-th other choice of as many validation classes.
+
+    Raises:
+        OptionError: there are not so many folds.
+    """
+    classes, first, place = np.unique(labels, return_index=True, return_inverse=True)
+    of_classes = np.array(np.asarray(split)[first])
+    size, trained = int((of_classes == "val").sum()), np.flatnonzero(of_classes == "train")
+    drawn = np.random.default_rng(len(classes)).permutation(trained)[(number - 1) * size : number * size]
+    if not size or len(drawn) < size:
+        most = 1 + len(trained) // size if size else 1
+        raise OptionError(f"fold {number}: the training classes make {most} folds of {size} validation classes.")
+    of_classes[of_classes == "val"] = "train"
+    of_classes[drawn] = "val"
+    return of_classes[place]
+
+
+def same_images(summary: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two summaries of prepared datasets differ in nothing but what makes variants."""
+    plain, of_other = ({k: v for k, v in each.items() if k not in _OWN} for each in (summary, other))
+    return plain == of_other

@@ -1,0 +1,79 @@
+"""Why two images match: which regions of one make its cosine with the other.
+
+The raw embedding z(a) of an image comes from a feature map f (C, H, W) of the encoder. With u(b) the unit embedding of
+the other image, the share of position p is
+
+    r_p = sum_c f_cp d(z(a) . u(b)) / d f_cp / |z(a)|
+
+Where z is a mean over positions, with or without a linear head, z is linear in f: the shares and the part of the
+head's bias are the cosine, exactly. For other poolings and transformers it is gradient times activation, whose sum is
+not the cosine: `rest` says how far from it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+class Regions(NamedTuple):
+    """What makes a cosine: `shares` (B, H, W) of the positions, and the `rest` (B,) that belongs to none."""
+
+    shares: Tensor
+    rest: Tensor
+
+
+def cosine_regions(encoder: nn.Module, images: Tensor, others: Tensor) -> Regions | None:
+    """Return what regions of `images` (B, C, S, S) make their cosines with the unit embeddings `others` (B, M).
+
+    Returns:
+        The shares, on the grid of the last feature map that they come from; None for an encoder without one.
+    """
+    maps: list[Tensor] = []
+
+    def keep(_: nn.Module, __: object, output: object) -> None:
+        if isinstance(output, Tensor) and _side(output):
+            maps.append(output)
+
+    hooks = [module.register_forward_hook(keep) for module in encoder.modules()]
+    try:
+        with torch.enable_grad():
+            embeddings = encoder(images.detach().requires_grad_(True))
+            if not maps:
+                return None
+            lengths = embeddings.detach().norm(dim=1).clamp_min(1e-12)
+            cosines = (embeddings * others).sum(dim=1) / lengths
+            gradients = torch.autograd.grad(cosines.sum(), maps, allow_unused=True)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for values, gradient in zip(reversed(maps), reversed(gradients), strict=True):
+        if (
+            gradient is not None and (shares := _shares(values * gradient)).any()
+        ):  # a class token may be all that counts
+            return Regions(shares, cosines.detach() - shares.sum(dim=(1, 2)))
+    return None
+
+
+def _shares(products: Tensor) -> Tensor:
+    """Return the sum over channels (B, H, W) of a map, or of tokens without that of a class, which comes first."""
+    if products.ndim == 4:
+        return products.detach().sum(dim=1)
+    side = _side(products)
+    return products.detach().sum(dim=2)[:, -side * side :].unflatten(1, (side, side))
+
+
+def _side(output: Tensor) -> int:
+    """Return the side of a map (B, C, H, W), or of the grid that tokens (B, N, C) are, with or without one of a class.
+
+    0 for what is neither, and for a map of a single position.
+    """
+    if output.ndim == 4:
+        return output.shape[2] if min(output.shape[2:]) > 1 else 0
+    if output.ndim == 3:
+        counts = (output.shape[1], output.shape[1] - 1)
+        return next((side for count in counts if (side := math.isqrt(count)) > 1 and side**2 == count), 0)
+    return 0

@@ -1,0 +1,194 @@
+"""What `probmetric init` plans for data of one's own: methods in the order of what they cost, and what each will take.
+
+photographs   frozen features; whitening, LDA and an ArcFace head on them; ArcFace and ProxyAnchor fine-tuned from
+              the network's last stage on; from scratch only where asked for
+vectors       as they are; whitening, LDA and an ArcFace head; the head with Laplace and PFE
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from probmetric.config import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+Extent = Literal["quick", "usual", "full"]
+NETWORK = "tf_efficientnet_lite0.in1k"
+PIXELS = 128
+FROZEN = "frozen"
+TIMED = 16  # images of the batch that is timed
+
+Settings = dict[str, Any]
+_NO_TRAINING = {"epochs": 0}
+_HEAD = {"head_init": "lda", "augment": "none", "optimizer": "adamw", "learning_rate": 1e-5, "epochs": 5}
+_FINE_TUNED = {
+    "head_init": "lda",
+    "augment": "none",
+    "batch_norm": "frozen",
+    "optimizer": "adamw",
+    "learning_rate": 1e-5,
+    "learning_rates": {"trunk": 1e-4},
+    "layer_decay": 0.75,
+    "epochs": 3,
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method that `init` plans.
+
+    Attributes:
+        settings: the method, as an experiment's file has it.
+        seeds: how often it is trained.
+        what: what it does, for the user.
+        cost: what the time depends on.
+    """
+
+    settings: Settings
+    seeds: int
+    what: str
+    cost: Literal["features", "head", "fine-tuned", "scratch"] = "head"
+
+
+def of_photos(tag: str, last_stage: str, *, extent: Extent, scratch: bool) -> dict[str, Row]:
+    """Return method -> row for photographs.
+
+    Args:
+        tag: of the network in timm.
+        last_stage: name of its last stage, from which it is fine-tuned.
+        extent: how much is planned.
+        scratch: whether a small net is trained from scratch, too.
+    """
+    seen = {"pretrained": True, "view": {"size": PIXELS}}
+    network = {"backbone": {"name": "timm", "tag": tag}, "dim": "features", **seen}
+    headless = {"backbone": {"name": "timm", "tag": tag, "head": "none"}, **seen}
+    rows = _on_features(headless, network, {"freeze": "trunk"}, extent)
+    tuned = network | {"training": _FINE_TUNED | {"train_from": last_stage}}
+    for loss, name in (("arcface", "ArcFace"), ("proxy_anchor", "ProxyAnchor")) if extent != "quick" else ():
+        settings = {"label": f"{name}, fine-tuned", "loss": loss, **tuned}
+        seeds = 3 if extent == "full" else 1
+        rows[f"tuned_{loss}"] = Row(settings, seeds, f"fine-tunes the network from {last_stage} on", "fine-tuned")
+    if scratch:
+        small = {"label": "ArcFace, small net from scratch", "loss": "arcface", "backbone": "compact"}
+        rows["scratch_arcface"] = Row(small | {"view": seen["view"]}, 1, "trains a small net from scratch", "scratch")
+    return rows
+
+
+def of_vectors(*, extent: Extent) -> dict[str, Row]:
+    """Return method -> row for vectors of a model that is not at hand."""
+    headless, network = {"backbone": {"name": "vectors", "head": "none"}}, {"backbone": "vectors", "dim": "features"}
+    rows = _on_features(headless, network, {}, extent)
+    for uncertainty, name in (("laplace", "Laplace"), ("pfe", "PFE")) if extent != "quick" else ():
+        head = {"label": f"ArcFace head + {name}", "base": "head_arcface", "uncertainty": uncertainty}
+        rows[f"head_{uncertainty}"] = Row(head, rows["head_arcface"].seeds, f"the ArcFace head's doubt by {name}")
+    return rows
+
+
+def _on_features(headless: Settings, network: Settings, frozen: Settings, extent: Extent) -> dict[str, Row]:
+    fitted = {kind: network | {"training": _NO_TRAINING | {"head_init": kind}} for kind in ("whitening", "lda")}
+    head = network | {"loss": "arcface", "training": _HEAD | frozen}
+    return {
+        FROZEN: Row(
+            {"label": "Frozen features", **headless, "training": _NO_TRAINING}, 1, "nothing is trained", "features"
+        ),
+        "whitening": Row({"label": "Whitened features", **fitted["whitening"]}, 1, "a linear map, no labels"),
+        "lda": Row({"label": "LDA of the features", **fitted["lda"]}, 1, "a linear map by the training classes"),
+        "head_arcface": Row(
+            {"label": "ArcFace head", **head}, 1 if extent == "quick" else 3, "trains a linear head that starts as LDA"
+        ),
+    }
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of a network on one core of this machine.
+
+    Attributes:
+        last_stage: name of its last stage.
+        forward: seconds per image, features.
+        step: seconds per image, a training step from the last stage on.
+    """
+
+    last_stage: str
+    forward: float
+    step: float
+
+    def seconds(self, row: Row, *, images: int, training: int) -> float:
+        """Return what a row will take on one core: training, embedding and evaluation of all its seeds."""
+        epochs = (row.settings.get("training") or {}).get("epochs", 15)
+        each = {
+            "features": images * self.forward,
+            "head": 3.0,
+            "fine-tuned": epochs * training * self.step + images * self.step / 3,
+            "scratch": epochs * training * self.forward,
+        }[row.cost]
+        return row.seeds * (each + evaluation(images - training))
+
+
+NO_NETWORK = Measured("", 0.0, 0.0)
+DECODED = 200  # images a core prepares in a second
+
+
+def evaluation(images: int) -> float:
+    """Return seconds on one core for loading, embedding features and measuring so many images."""
+    return 15.0 + 4.0 * (images / 1000) ** 1.5
+
+
+@functools.cache
+def measured(tag: str) -> Measured:
+    """Time one batch of a network with its published weights.
+
+    Raises:
+        ConfigError: the weights are nowhere to be had.
+    """
+    import torch
+
+    from probmetric.models import create_encoder
+    from probmetric.models._weights import missing_weights
+    from probmetric.models._wrapped import input_of, rest_of
+
+    if why := missing_weights(tag):
+        raise ConfigError(f"{why}. Without weights only a small net from scratch is left: --scratch --quick.")
+    encoder = create_encoder("timm", dim="features", image_size=PIXELS, pretrained=True, tag=tag)
+    encoder = encoder.eval().to(memory_format=torch.channels_last)
+    network: Any = encoder.layered
+    last_stage: str = network.feature_info[-1]["module"]
+    encoder.freeze_trunk(last_stage)
+    images = torch.zeros(TIMED, 3, PIXELS, PIXELS).contiguous(memory_format=torch.channels_last)
+    rest = rest_of(encoder, last_stage, (3, PIXELS))
+    with torch.no_grad():
+        start = images if rest is None else input_of(encoder, last_stage, images)[0]
+    forward, step = _timed(lambda: _forward(encoder, images)), _timed(lambda: _step(rest or encoder, start))
+    return Measured(last_stage, forward / TIMED, step / TIMED)
+
+
+def _forward(encoder: torch.nn.Module, images: torch.Tensor) -> None:
+    import torch
+
+    with torch.no_grad():
+        encoder(images)
+
+
+def _step(encoder: torch.nn.Module, images: torch.Tensor) -> None:
+    encoder(images).square().mean().backward()
+    encoder.zero_grad()
+
+
+def _timed(work: Any) -> float:
+    """Return the seconds a second run of `work` takes on one core."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        work()
+        started = time.perf_counter()
+        work()
+        return time.perf_counter() - started
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,262 @@
+"""What a reader clicks through: test images as questions to a model, their answers, and the labels that look wrong.
+
+Of every dataset one run is shown, the first seed of the method with the best first metric. Each test image is asked
+among the others. Pictures lie once, side by side, on one sheet.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import functools
+import io
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from probmetric.data.manifest import read_table, values_of
+from probmetric.io import present
+from probmetric.reporting.figures._data import best_runs
+from probmetric.reporting.figures.maps import project
+from probmetric.reporting.figures.montages import TILE, Album
+from probmetric.reporting.words import group_title
+from probmetric.retrieval import search
+from probmetric.trust.copies import copy_groups
+from probmetric.trust.labels import suspect_labels
+from probmetric.trust.p_right import cross_fitted
+from probmetric.trust.scores import free_scores
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from probmetric.reporting.experiment import ReportContext
+    from probmetric.runs.folder import RunFolder
+
+NEAREST, COLUMNS, QUALITY = 5, 24, 78
+MOST_QUESTIONS, MOST_PICTURES, LISTED, FIRST = 200, 900, 12, 3
+
+
+@dataclass(frozen=True)
+class Question:
+    """A test image, the images nearest to it, and how sure the answer is; images are rows of the test split.
+
+    Attributes:
+        row: the image.
+        nearest: the nearest others, the answer first.
+        cosines: with each of them.
+        right: whether the answer's class is the image's.
+        p_right: probability that it is, stated before looking; NaN where nothing can be stated.
+    """
+
+    row: int
+    nearest: Sequence[int]
+    cosines: Sequence[float]
+    right: bool
+    p_right: float
+
+
+@dataclass
+class Sheet:
+    """Pictures of a dataset on one sheet, each once, in the order in which they are first asked for."""
+
+    album: Album
+    data: str
+    index: NDArray[np.int64]
+    places: dict[int, int] = field(default_factory=dict)
+
+    def place(self, row: int) -> int:
+        """Return the number of the picture of test image `row`."""
+        return self.places.setdefault(int(row), len(self.places))
+
+    @property
+    def rows(self) -> int:
+        """Return how many rows the sheet has, at least two."""
+        return max(2, -(-len(self.places) // COLUMNS))
+
+    def address(self) -> str:
+        """Return the sheet as a data URL."""
+        sheet = np.zeros((self.rows * TILE, COLUMNS * TILE, 3), dtype=np.uint8)
+        for tile, place in zip(self.album.tiles(self.data, self.index[[*self.places]]), range(10**9), strict=False):
+            top, left = place // COLUMNS * TILE, place % COLUMNS * TILE
+            sheet[top : top + TILE, left : left + TILE] = tile
+        packed = io.BytesIO()
+        Image.fromarray(sheet).save(packed, "webp", quality=QUALITY)
+        return f"data:image/webp;base64,{base64.b64encode(packed.getvalue()).decode()}"
+
+
+@dataclass(frozen=True)
+class Browser:
+    """The questions of one dataset.
+
+    Attributes:
+        number: place among the browsers of the page.
+        title: the dataset, noise included.
+        label: the method that answers.
+        run: its run.
+        sheet: pictures of the test images.
+        classes: name of each class that the test images show.
+        codes: class (N,) of each test image, a place among `classes`.
+        paths: path (N,) of each.
+        questions: some of the images, every one with its answer.
+        suspects: images whose labels are most likely wrong.
+        proposed: class (N,) of each image in place of its own.
+        suspected: how many images are nearer to another class than to their own.
+        copies: pairs of images that show one picture under one label.
+        contradictions: pairs of images that show one picture under two labels.
+        confusions: (class, class it is taken for, how often).
+        map: (image, across, down) of the questions, in percent.
+    """
+
+    number: int
+    title: str
+    label: str
+    run: str
+    sheet: Sheet
+    classes: Sequence[str]
+    codes: NDArray[np.int64]
+    paths: Sequence[str]
+    questions: Sequence[Question]
+    suspects: Sequence[Question]
+    proposed: NDArray[np.int64]
+    suspected: int
+    copies: Sequence[tuple[int, int]]
+    contradictions: Sequence[tuple[int, int]]
+    confusions: Sequence[tuple[int, int, int]]
+    map: Sequence[tuple[int, float, float]]
+
+    def name(self, row: int) -> str:
+        """Return the class of a test image."""
+        return self.classes[self.codes[row]]
+
+    @property
+    def wrong(self) -> list[Question]:
+        """The surest wrong answers."""
+        return [question for question in self.questions if not question.right][:FIRST]
+
+    @property
+    def right(self) -> list[Question]:
+        """Some right answers, in no order."""
+        return [question for question in reversed(self.questions) if question.right][:FIRST]
+
+    def rows(self) -> list[list[float]]:
+        """Return what the page's script reads of each question.
+
+        Picture and class of the image, P(right) or -1, whether right, then picture, class and cosine of each of the
+        nearest.
+        """
+        rows: list[list[float]] = []
+        for each in self.questions:
+            stated = -1.0 if np.isnan(each.p_right) else round(float(each.p_right), 3)
+            row: list[float] = [self.sheet.place(each.row), int(self.codes[each.row]), stated, int(each.right)]
+            for other, cosine in zip(each.nearest, each.cosines, strict=True):
+                row += [self.sheet.place(other), int(self.codes[other]), round(float(cosine), 3)]
+            rows.append(row)
+        return rows
+
+
+def browsers(context: ReportContext) -> list[Browser]:
+    """Return the questions of every dataset that has pictures and a run with a match record."""
+    album = Album(context.prepared)
+    runs = best_runs(context, "mean", "label", "index")
+    asked = [run for data, run in runs.items() if album.has(data) and present(run.matches_file)]
+    asked = [run for run in asked if "test" in run.matches()[0]]
+    return [_browser(context, run, album, number) for number, run in enumerate(asked)]
+
+
+def _browser(context: ReportContext, run: RunFolder, album: Album, number: int) -> Browser:
+    data, test, record = run.key.data, run.tensors("test", "mean", "label", "index"), run.matches()[0]["test"]
+    table, _ = read_table(context.prepared / data, ["class_name", "path"])
+    names, paths = (values_of(table, name)[test["index"]] for name in ("class_name", "path"))
+    labels, codes = np.unique(test["label"], return_inverse=True)
+    answers = _Answers(test["mean"], codes, record)
+    suspicion = suspect_labels(test["mean"], codes) if len(labels) > 1 else None
+    pairs = _pairs(test["mean"])
+    questions = answers.questions(answers.chosen())[: MOST_PICTURES // (1 + NEAREST)]
+    return Browser(
+        number=number,
+        title=group_title(data),
+        label=context.label(run.key.variant),
+        run=run.key.run,
+        sheet=Sheet(album, data, test["index"]),
+        classes=[str(names[np.argmax(codes == code)]) for code in range(len(labels))],
+        codes=codes,
+        paths=paths.tolist(),
+        questions=questions,
+        suspects=answers.questions(suspicion.order[: min(LISTED, suspicion.count)]) if suspicion else [],
+        proposed=suspicion.proposed if suspicion else codes,
+        suspected=suspicion.count if suspicion else 0,
+        copies=[pair for pair in pairs if codes[pair[0]] == codes[pair[1]]],
+        contradictions=[pair for pair in pairs if codes[pair[0]] != codes[pair[1]]],
+        confusions=answers.confusions(),
+        map=_map(test["mean"], [question.row for question in questions]),
+    )
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """The test images of a run, each asked among the others: unit rows (N, M), classes (N,), match record."""
+
+    mean: NDArray[Any]
+    codes: NDArray[np.int64]
+    record: dict[str, NDArray[Any]]
+
+    @functools.cached_property
+    def asked(self) -> NDArray[np.bool_]:
+        """Which images have another one of their class (N,)."""
+        return self.record["asked"].astype(bool)
+
+    @functools.cached_property
+    def right(self) -> NDArray[np.bool_]:
+        """Which answers are right (N,)."""
+        return self.record["right"].astype(bool)
+
+    @functools.cached_property
+    def p_right(self) -> NDArray[np.float64]:
+        """P(right) (N,) from the free scores, cross-fitted over classes; NaN where it cannot be stated."""
+        stated = np.full(len(self.right), np.nan)
+        doubts = {score: self.record.get(f"doubt.{score}") for score in free_scores()}
+        free = {score: values[self.asked] for score, values in doubts.items() if values is not None}
+        with contextlib.suppress(ValueError):  # some part of the classes is all right or all wrong
+            stated[self.asked] = cross_fitted(free, self.right[self.asked], self.codes[self.asked])
+        return stated
+
+    def chosen(self) -> NDArray[np.int64]:
+        """Return images (Q,) to show: up to half of them answered wrongly, the surest first, then others by chance."""
+        sure = np.where(np.isnan(self.p_right), self.record["cosine"], self.p_right)
+        wrong = np.flatnonzero(self.asked & ~self.right)
+        wrong = wrong[np.argsort(-sure[wrong], kind="stable")][: MOST_QUESTIONS // 2]
+        others = np.random.default_rng(0).permutation(np.setdiff1d(np.flatnonzero(self.asked), wrong))
+        return np.concatenate([wrong, others[: MOST_QUESTIONS - len(wrong)]])
+
+    def questions(self, rows: NDArray[np.int64]) -> list[Question]:
+        """Return the questions that the images `rows` (Q,) are."""
+        if not len(rows):
+            return []
+        found = search(self.mean[rows], self.mean, k=min(len(self.mean) - 1, NEAREST), self_index=rows)
+        lists = zip(rows.tolist(), found.rows.tolist(), found.cosines.tolist(), strict=True)
+        return [
+            Question(row, nearest, cosines, bool(self.right[row]), float(self.p_right[row]))
+            for row, nearest, cosines in lists
+        ]
+
+    def confusions(self) -> list[tuple[int, int, int]]:
+        """Return (class, class it is taken for, how often), the most frequent first, of those that occur twice."""
+        wrong = self.asked & ~self.right
+        pairs = zip(self.codes[wrong].tolist(), self.codes[self.record["nearest"][wrong]].tolist(), strict=True)
+        return [(*pair, count) for pair, count in Counter(pairs).most_common(LISTED) if count > 1]
+
+
+def _pairs(mean: NDArray[Any]) -> list[tuple[int, int]]:
+    """Return pairs of images that show one picture, each image with the first that shows it."""
+    pictures = copy_groups(mean)
+    first = np.unique(pictures, return_index=True)[1]
+    return [(int(first[picture]), row) for row, picture in enumerate(pictures.tolist()) if first[picture] != row]
+
+
+def _map(mean: NDArray[Any], rows: list[int]) -> list[tuple[int, float, float]]:
+    places = (100 * project(mean[rows])).round(1).tolist() if len(rows) > 1 else []
+    return [(row, across, 100 - up) for row, (across, up) in zip(rows, places, strict=bool(places))]

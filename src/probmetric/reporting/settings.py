@@ -1,0 +1,110 @@
+"""What a method is, read from the records of its runs: its settings in words, and whether it is the frozen baseline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from probmetric.io import open_tensors, present
+from probmetric.runs.folder import RunFolder, flatten
+
+if TYPE_CHECKING:
+    from probmetric.reporting.experiment import ReportContext
+
+HOW_TO_ADD_FROZEN = (
+    "`frozen: {backbone: {name: timm, tag: tf_efficientnet_lite0, head: none}, pretrained: true, "
+    "training: {epochs: 0}}`"
+)
+_SETTINGS = {
+    "loss": ("Loss", "loss"),
+    "uncertainty": ("Uncertainty", "uncertainty"),
+    "backbone": ("Backbone", "backbone"),
+    "dim": ("Dimensions", ""),
+    "training.epochs": ("Epochs", ""),
+    "training.batch_size": ("Batch", ""),
+    "training.augment": ("Augmentation", ""),
+    "training.optimizer": ("Optimiser", ""),
+    "training.learning_rate": ("Learning rate", ""),
+    "training.learning_rates.trunk": ("Learning rate of the trunk", ""),
+    "training.learning_rates.head": ("Learning rate of the head", ""),
+    "training.head_init": ("Head starts from", ""),
+    "training.freeze": ("Frozen", ""),
+    "training.selection_metric": ("Epoch chosen by", ""),
+    "base": ("Encoder of", ""),
+}
+_OF_TRAINING = ("training.batch_size", "training.augment", "training.optimizer", "training.learning_rate")
+
+
+def is_frozen(run: RunFolder) -> bool:
+    """Return whether a run measures what a pretrained model gives: no training, no head, nothing fitted to the data."""
+    settings = run.record.get("settings") or {}
+    backbone = settings.get("backbone") or {}
+    headless = (backbone.get("options") or {}).get("head") == "none"
+    untrained = (settings.get("training") or {}).get("epochs") == 0
+    return bool(untrained and headless and (settings.get("pretrained") or backbone.get("name") == "vectors"))
+
+
+def frozen_baselines(context: ReportContext) -> dict[str, str]:
+    """Return dataset -> the method that is its frozen baseline, the experiment's first of several; absent for none."""
+    baselines: dict[str, str] = {}
+    for run in context.runs:
+        if run.key.group not in baselines and is_frozen(run):
+            baselines[run.key.group] = run.key.variant
+    return baselines
+
+
+def settings_of(context: ReportContext) -> dict[str, dict[str, str]]:
+    """Return method -> name of a setting -> its value in words, for every method with a finished run."""
+    runs: dict[str, list[RunFolder]] = {}
+    for run in context.runs:
+        runs.setdefault(run.key.variant, []).append(run)
+    return {variant: _settings(context, runs[variant]) for variant in context.ordered(runs)}
+
+
+def _settings(context: ReportContext, runs: list[RunFolder]) -> dict[str, str]:
+    run = runs[0]
+    nested = run.record.get("settings") or {}
+    flat = flatten(nested)
+    values = {}
+    for name, (heading, component) in _SETTINGS.items():
+        value = _component(nested.get(component)) if component else _shown(flat.get(name))
+        if value and not (name in _OF_TRAINING and flat.get("training.epochs") == 0):
+            values[heading] = value
+    values |= {"Fidelity": run.fidelity.replace("_", " ")} | _of_encoder(context.trained_by(run))
+    seconds = [taken for each in runs if (taken := context.trained_by(each).times.get("training/seconds"))]
+    return values | ({"Seconds of training": f"{fmean(seconds):.0f}"} if seconds else {})
+
+
+def _component(choice: Any) -> str:
+    """Return `timm (tag tf_efficientnet_lite0, head none)` for a component and its options."""
+    if not isinstance(choice, Mapping):
+        return ""
+    options = ", ".join(
+        f"{name.replace('_', ' ')} {_shown(value)}" for name, value in (choice.get("options") or {}).items()
+    )
+    return f"{choice.get('name')} ({options})" if options else str(choice.get("name"))
+
+
+def _of_encoder(run: RunFolder) -> dict[str, str]:
+    """Return what the encoder's own record says: input, weights it started from, size."""
+    values = {}
+    facts = run.encoder.get("encoder") if present(run.encoder_file) else None
+    if isinstance(facts, Mapping):
+        side = facts.get("image_size")
+        values = {
+            "Pixels": f"{side} × {side}" if side else "",
+            "Pretrained weights": str(facts.get("pretrained_sha256") or ""),
+        }
+    if present(run.weights_file()):
+        with open_tensors(run.weights_file()) as file:
+            names = [name for name in file.keys() if name.startswith("encoder.")]  # noqa: SIM118 (no dictionary)
+            shapes = [file.get_slice(name).get_shape() for name in names]
+        numbers = sum(math.prod(shape) for shape in shapes)
+        values["Model size"] = f"{numbers / 1e6:.3g} million numbers, {run.weights_file().stat().st_size / 1e6:.3g} MB"
+    return {name: value for name, value in values.items() if value}
+
+
+def _shown(value: Any) -> str:
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value).replace("_", " ")

@@ -1,0 +1,100 @@
+"""Queries and their gallery: test images of two roles, as of Market-1501 (Zheng et al. 2015) and of landmarks.
+
+Where a dataset's manifest says of its test images which are queries and which are the gallery, every query is asked in
+the gallery, not among the other queries. Gallery images of the query's class and group (the same person by the same
+camera, the shots of one product) are neither right nor wrong: they are taken out before ranks are counted.
+
+`retrieval/...`, `sparsification/...`, `trust/...` and `p_right/...` are then of the queries; `clustering/...` and
+`structure/...` of all test images. Metrics of samples, which are asked among themselves, are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probmetric.retrieval import retrieval_per_query
+from probmetric.retrieval.problem import SearchOptions
+from probmetric.trust.answers import KEPT, Answers, asked_in
+
+Ints = NDArray[np.int64]
+Doubles = NDArray[np.float64]
+QUERY, GALLERY = "query", "gallery"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which of N images are asked in which.
+
+    Attributes:
+        queries: rows (Q,) that ask.
+        gallery: rows (G,) that are searched.
+        ignored: pairs (P, 2) of positions in `queries` and in `gallery` that are neither right nor wrong.
+    """
+
+    queries: Ints
+    gallery: Ints
+    ignored: Ints
+
+    def per_query(self, rows: NDArray[Any], labels: Ints, ks: Sequence[int], **options: Any) -> dict[str, Doubles]:
+        """Return the retrieval metrics of each query, name -> (Q,), of rows (N, M) with labels (N,)."""
+        searched = SearchOptions(gallery=rows[self.gallery], gallery_labels=labels[self.gallery], ignore=self.ignored)
+        return retrieval_per_query(rows[self.queries], labels[self.queries], ks=ks, **searched, **options)
+
+    def answers(self, record: Mapping[str, NDArray[Any]], labels: Ints, ks: Sequence[int] = ()) -> Answers:
+        """Return the answers to the queries, of a record of all images, name -> (N, ...), with labels (N,).
+
+        `nearest` of the match record are rows of that record.
+        """
+        values = self.per_query(record["mean"], labels, tuple(dict.fromkeys((1, *ks))))
+        asked = values["positives"] > 0
+        ignored = self.ignored[asked[self.ignored[:, 0]]]  # a query without a right answer is found something too
+        sides = ({name: record[name][rows] for name in KEPT if name in record} for rows in (self.queries, self.gallery))
+        query, gallery = sides
+        answers = asked_in(query, labels[self.queries], gallery, labels[self.gallery], ignore=ignored)
+        match = replace(answers.match, indices=self.gallery[answers.match.indices])
+        return replace(answers, match=match, right=values["recall_at_1"] == 1, asked=asked, retrieval=values)
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Roles of the images of a prepared dataset.
+
+    Attributes:
+        role: `query`, `gallery` or something else of every manifest row.
+        group: what belongs together, of every row; None where nobody says.
+    """
+
+    role: NDArray[Any]
+    group: NDArray[Any] | None = None
+
+    @classmethod
+    def of(cls, columns: Mapping[str, NDArray[Any]]) -> Roles | None:
+        """Return the roles that the columns of a manifest name; None unless there are queries and a gallery."""
+        role = columns.get("role", np.empty(0, dtype=str))
+        there = set(role[columns["split"] == "test"].tolist()) if len(role) else set()
+        return cls(role, columns.get("group")) if {QUERY, GALLERY} <= there else None
+
+    def among(self, index: Ints, labels: Ints) -> Asked:
+        """Return which of the images with these manifest rows (N,) and labels (N,) ask, and in which."""
+        role = self.role[index].astype(str)
+        queries, gallery = np.flatnonzero(role == QUERY), np.flatnonzero(role == GALLERY)
+        if self.group is None:
+            return Asked(queries, gallery, np.empty((0, 2), dtype=np.int64))
+        names, numbers = np.unique(self.group[index].astype(str), return_inverse=True)
+        together = labels.astype(np.int64) * len(names) + numbers
+        unnamed = names[numbers] == ""
+        return Asked(queries, gallery, _equal(np.where(unnamed, -1, together)[queries], together[gallery]))
+
+
+def _equal(first: Ints, second: Ints) -> Ints:
+    """Return all pairs (P, 2) of positions in `first` (Q,) and in `second` (G,) that hold the same number."""
+    order = np.argsort(second, kind="stable")
+    start, end = (np.searchsorted(second[order], first, side=side) for side in ("left", "right"))
+    counts = end - start
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.stack([np.repeat(np.arange(len(first)), counts), order[np.repeat(start, counts) + within]], axis=1)

@@ -1,0 +1,145 @@
+"""The first screen of a page: frozen features beside the best method, pictures of questions, labels that look wrong."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from fabricated_runs import Workspace, gathered, write_prepared, write_run
+
+from probmetric.io import read_yaml, write_json, write_tensors, write_yaml
+from probmetric.metrics.statistics import Sample
+from probmetric.reporting.answers import answers
+from probmetric.reporting.headline import gain_over, headlines
+from probmetric.reporting.page import render
+from probmetric.reporting.questions import COLUMNS, browsers
+from probmetric.reporting.report import contents_of
+from probmetric.reporting.settings import frozen_baselines, settings_of
+from probmetric.reporting.tables import markdown, result_table
+from probmetric.runs.folder import RunFolder
+from probmetric.trust.answers import among_others
+
+RECALL = "retrieval/recall_at_1"
+FROZEN = {"backbone": {"name": "timm", "options": {"tag": "a", "head": "none"}}, "pretrained": True}
+
+
+def measured(root, run, recall, **settings):
+    """A run with this recall; of frozen features where the settings say so."""
+    folder = write_run(root, run, {RECALL: recall})
+    write_json(folder / "metrics.json", {RECALL: recall})
+    write_json(folder / "curves.json", {})
+    record = read_yaml(folder / "run.yaml")
+    record["settings"] |= settings
+    record["settings"]["training"] = {"epochs": 0 if settings else 4}
+    write_yaml(folder / "run.yaml", record)
+    return folder
+
+
+def study(tmp_path, tuned, frozen=0.8):
+    """The context of three seeds of a tuned method beside frozen features."""
+    for seed, value in enumerate(tuned):
+        measured(tmp_path, f"birds/tuned/seed{seed}", value)
+        measured(tmp_path, f"birds/frozen/seed{seed}", frozen, **FROZEN)
+    runs = [f"birds/{method}/seed{seed}" for method in ("tuned", "frozen") for seed in range(len(tuned))]
+    space = Workspace(tmp_path, tuple(runs))
+    return gathered(space.context("own", metrics=(RECALL,), figures=(), labels={}))
+
+
+def step(context):
+    return headlines(context, answers(result_table(context)))["birds"].step
+
+
+def test_frozen_features_are_known_by_their_settings_and_not_by_a_name(tmp_path):
+    context = study(tmp_path, [0.85, 0.86, 0.87])
+    assert frozen_baselines(context) == {"birds": "frozen"}
+    run = read_yaml(tmp_path / "results/birds/frozen/seed0/run.yaml")
+    run["settings"]["backbone"]["options"]["head"] = "linear"
+    for seed in range(3):
+        write_yaml(tmp_path / f"results/birds/frozen/seed{seed}/run.yaml", run)
+    assert frozen_baselines(gathered(context)) == {}
+
+
+def test_a_step_that_paid_is_said_to_have_with_its_interval(tmp_path):
+    text = step(study(tmp_path, [0.85, 0.86, 0.87]))
+    assert text.startswith("tuned against frozen features: +0.060 Recall@1")
+    assert "95 % interval +0.035 to +0.085" in text  # t(2) = 4.303 times .01 / sqrt(3)
+    assert text.endswith("This step paid.")
+
+
+def test_a_step_that_is_lost_in_its_seeds_is_not(tmp_path):
+    assert step(study(tmp_path, [0.75, 0.85, 0.87])).endswith("frozen features may be the best you have.")
+    assert "too few seeds for an interval" in step(study(tmp_path / "one", [0.87]))
+
+
+def test_frozen_features_that_are_best_are_called_so_and_what_is_below_is_marked(tmp_path):
+    context = study(tmp_path, [0.71, 0.72, 0.73])
+    assert step(context) == "Frozen features are the best you have: no step beyond them paid."
+    table = result_table(context)
+    assert table.set_index("method")["below_frozen"].to_dict() == {"tuned": True, "frozen": False}
+    assert "| tuned ▼ |" in "\n".join(markdown(table))
+    assert 'title="below the frozen features"' in render(contents_of(context))
+
+
+def test_what_frozen_features_cannot_vary_in_is_not_a_sample():
+    classes = np.array([0.1, 0.0, 0.1, 0.0])
+    frozen = Sample({0: 0.5}, {0: np.full(4, 0.5)})
+    method = Sample({0: 0.55, 1: 0.55}, dict.fromkeys((0, 1), 0.5 + classes))
+    gain = gain_over(method, frozen)
+    assert gain.difference == pytest.approx(0.05)
+    assert gain_over(Sample({0: 0.55}), frozen).half_width is None
+
+
+def test_every_method_has_its_settings_one_click_away(tmp_path):
+    context = study(tmp_path, [0.85, 0.86, 0.87])
+    settings = settings_of(context)
+    assert settings["frozen"]["Backbone"] == "timm (tag a, head none)"
+    assert settings["tuned"]["Loss"] == "tuned (scale 32)"
+    page = render(contents_of(context))
+    for variant in settings:
+        assert f'href="#settings-{variant}"' in page
+        assert f'id="settings-{variant}"' in page
+
+
+@pytest.fixture
+def pictured(tmp_path):
+    """Twenty images of four classes that are told apart, of which image 0 has the label of another class."""
+    generator = np.random.default_rng(0)
+    labels = np.repeat(np.arange(4), 5)
+    mean = np.eye(4)[labels] + 0.1 * generator.standard_normal((20, 4))
+    labels[0] = 3
+    mean = (mean / np.linalg.norm(mean, axis=1, keepdims=True)).astype(np.float32)
+    mean[7] = mean[6]  # one picture twice
+    folder = measured(tmp_path, "birds/tuned/seed0", 0.9)
+    tensors = {"mean": mean, "label": labels, "index": np.arange(20), "uncertainty": generator.random(20)}
+    write_tensors(folder / "embeddings" / "test.safetensors", tensors, {})
+    RunFolder(folder).write_matches({"test": among_others(tensors, labels).tensors()}, {})
+    write_prepared(tmp_path, "birds", 20)
+    space = Workspace(tmp_path, ("birds/tuned/seed0",))
+    return gathered(space.context("own", metrics=(RECALL,), figures=(), labels={}))
+
+
+def test_the_label_that_is_wrong_is_the_surest_wrong_answer_and_first_among_the_suspects(pictured):
+    (browser,) = browsers(pictured)
+    assert browser.wrong[0].row == 0
+    assert browser.suspects[0].row == 0
+    assert browser.codes[0] == 3
+    assert browser.proposed[0] == 0
+    assert browser.copies == [(6, 7)]
+    assert browser.contradictions == []
+    assert len(browser.questions) == 20
+
+
+def test_questions_and_their_pictures_stand_on_the_page(pictured):
+    (browser,) = browsers(pictured)
+    rows = browser.rows()
+    assert rows[0][3] == 0
+    assert all(len(row) == 4 + 3 * 5 for row in rows)
+    assert browser.sheet.rows == max(2, -(-len(browser.sheet.places) // COLUMNS))
+    page = render(contents_of(pictured))
+    assert page.count("<script") == 1
+    on_page = json.loads(page.split('data-rows="')[1].split('"')[0])
+    assert [row[1:4] + row[5::3] + row[6::3] for row in on_page] == [row[1:4] + row[5::3] + row[6::3] for row in rows]
+    for text in ("Wrong, the surest first", "Right, by chance", "Labels that look wrong", "One picture twice: 1"):
+        assert text in page
+    assert "url(data:image/webp;base64," in page
