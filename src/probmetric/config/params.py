@@ -317,6 +317,12 @@ class Experiment(Strict):
     methods: dict[str, Method] = Field(default_factory=dict)
     metrics: tuple[str, ...] = ("retrieval/recall_at_1", "retrieval/map_at_r")
     figures: tuple[str, ...] = ("metric_per_method", "learning_curves")
+    plan: str = Field(
+        "",
+        pattern="^([0-9a-f]{12})?$",
+        description="digest of the plan as it was committed before any test result existed: reports print it and say "
+        "whether it is still the plan; write twelve zeros, and `snakemake -n` says what it is",
+    )
 
 
 class Params(Strict):
@@ -392,6 +398,9 @@ class Tuning(Strict):
     startup_trials: int = Field(6, ge=1, description="trials drawn at random before the search learns from results")
     batch: int = Field(4, ge=1, description="trials of a method chosen, and trained, at once")
     seeds: tuple[Seed, ...] = Field((0,), min_length=1, description="runs per trial; their mean is the objective")
+    folds: int = Field(
+        1, ge=1, le=20, description="choices of validation classes a trial is run on: cross-validation over classes"
+    )
     search_seed: Seed = 0
     set: dict[str, Any] = Field(default_factory=dict, description="overrides all trials share, such as training.epochs")
     ranges: dict[str, SearchRange] = Field(
@@ -426,4 +435,4 @@ class Tuning(Strict):
     @property
     def budget(self) -> int:
         """Training runs spent on each method."""
-        return self.trials * len(self.seeds)
+        return self.trials * len(self.seeds) * self.folds
