@@ -141,8 +141,9 @@ def check_store(address: str) -> str:
     """
     if _SECRETS.search(address):
         raise ValueError(
-            "the address of the MLflow store or of its artifacts holds a password; leave it out and set MLFLOW_TRACKING_USERNAME and "
-            "MLFLOW_TRACKING_PASSWORD (or MLFLOW_TRACKING_TOKEN), or PGPASSWORD for PostgreSQL."
+            "the address of the MLflow store or of its artifacts holds a password; leave it out and set "
+            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (or MLFLOW_TRACKING_TOKEN), for PostgreSQL "
+            "PGPASSWORD."
         )
     return address
 
