@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 CLAIMS = {
@@ -20,7 +21,7 @@ CLAIMS = {
 }
 
 
-def overhead(record: dict, loss: str, opponent: str, classes: int) -> float:
+def overhead(record: dict[str, Any], loss: str, opponent: str, classes: int) -> float:
     """Return how many per cent longer a step takes with `loss` than with `opponent`."""
     step = 1000 * record["resnet50_step_seconds"]
     cost = {row["loss"]: row["milliseconds"] for row in record["results"] if row["classes"] == classes}
@@ -29,7 +30,7 @@ def overhead(record: dict, loss: str, opponent: str, classes: int) -> float:
 
 def main() -> None:
     """Write the record and print it."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for threads in (1, 2):
         record = json.loads((RESULTS / f"losses-cpu-{threads}.json").read_text(encoding="utf-8"))
         for claim, (loss, opponent, limit) in CLAIMS.items():
@@ -39,9 +40,8 @@ def main() -> None:
                 rows.append(row | {"percent_more": round(percent, 4), "limit": limit, "holds": percent <= limit})
     (RESULTS / "overheads.json").write_text(json.dumps({"results": rows}, indent=1) + "\n", encoding="utf-8")
     for row in rows:
-        print(
-            "{claim} {classes} classes, {threads} threads: {percent_more:.3f} % more ({limit:g} allowed)".format(**row)
-        )
+        more = f"{row['percent_more']:.3f} % more ({row['limit']:g} allowed)"
+        print(f"{row['claim']} {row['classes']} classes, {row['threads']} threads: {more}")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from probmetric.data import (
     split_classes,
     verify_digest,
 )
-from probmetric.data.variants import other_split
+from probmetric.data.variants import fold_split, other_split
 
 
 def test_every_class_is_in_one_part_and_parts_keep_their_sizes(prepared):
@@ -55,3 +55,17 @@ def test_data_whose_classes_cannot_be_split_are_refused(prepared, tmp_path, name
     with pytest.raises(ValueError, match=message):
         split_classes(prepared / name, tmp_path / "x", number=1)
     assert not (tmp_path / "x").exists()
+
+
+def test_folds_validate_on_other_classes_each_and_leave_the_test_classes(prepared):
+    columns = load_columns(prepared / "glyphs", ["label", "split"])
+    labels, own = columns["label"], columns["split"]
+    folds = [own, *(fold_split(labels, own, number) for number in (1, 2, 3, 4))]
+    chosen = [set(labels[split == "val"]) for split in folds]
+    assert {len(each) for each in chosen} == {17}
+    assert len(set.union(*chosen)) == 5 * 17, "no class is in two folds"
+    for split in folds:
+        assert ((split == "test") == (own == "test")).all()
+        assert set(labels[split == "train"]) == set(labels[own != "test"]) - set(labels[split == "val"])
+    with pytest.raises(ValueError, match="fold 6: the training classes make 6 folds of 17 validation classes"):
+        fold_split(labels, own, 6)

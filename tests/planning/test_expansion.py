@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import timm
 import torch
 
 from probmetric.config import ConfigError, Experiment, Params, load, parse
-from probmetric.io import FileError
+from probmetric.io import FileError, read_yaml
 from probmetric.models import _weights
 from probmetric.planning.declared import data_source, stage
 from probmetric.planning.expansion import _telling_absent, expand, find_run, origins, plan_experiment
@@ -365,3 +366,24 @@ def test_a_prepared_folder_tells_its_split_and_its_noise(name, parts):
     assert (*split_data_name(name), class_split(name)) == parts
     assert RunKey.parse(f"{name}/a/seed0").data == name
     assert RunKey.parse(f"{name}/a/seed0").group == without_split(name)
+
+
+def test_the_plan_of_a_study_has_a_digest_that_can_be_committed_before_its_results(tmp_path, monkeypatch):
+    shutil.copytree(ROOT / "workflow", tmp_path / "workflow")
+    monkeypatch.chdir(tmp_path)
+    values = read_yaml(ROOT / "params.yaml") | {"experiments": ["smoke"]}
+    path = tmp_path / "workflow" / "experiments" / "smoke.yaml"
+    text = path.read_text()
+
+    def planned(more="", written=text):
+        path.write_text(written + more)
+        return WorkflowPlan.from_config(values)
+
+    digest = planned().plan_digest("smoke")
+    assert planned().report_plan("smoke").report["plan"] == digest
+    committed = planned(f'plan: "{digest}"\n')
+    assert committed.plan_digest("smoke") == digest, "what is said of it is no part of the plan"
+    assert committed.report_plan("smoke").report["committed"] == digest
+    assert "plan of smoke" not in committed.notice()
+    other = planned(f'plan: "{digest}"\n', text.replace("classification/accuracy", "retrieval/map_at_r"))
+    assert f"the plan of smoke is {other.plan_digest('smoke')}, not {digest}" in other.notice()

@@ -1,6 +1,7 @@
 """Vectors of any model: read, certified, searched, reported, without torch and within the promise."""
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
@@ -13,10 +14,13 @@ from probmetric.cli import main
 from probmetric.cli.vectors import promised
 from probmetric.data.manifest import DataError
 from probmetric.errors import ServingError
+from probmetric.io import FileError
 from probmetric.serving.gallery import Gallery
+from probmetric.serving.gallery_trust import tries_to_pay
 from probmetric.serving.vectors import read_vectors
 from probmetric.serving.vectors_page import write_page
 from probmetric.trust.certificates import CertificateError
+from probmetric.trust.deployed import certify_record
 
 _calibration = Gallery._calibration
 
@@ -105,7 +109,8 @@ def test_nothing_to_certify_says_what_could_be(tmp_path, capsys, monkeypatch):
     as_parquet(tmp_path / "v.parquet", *blobs(40, spread=1.8))
     assert main(["certify", "v.parquet", "--risk", "0.05"]) != 0
     assert "A risk of 0.2 could be certified" in capsys.readouterr().err
-    assert not (tmp_path / "v.gallery").exists()
+    assert not Gallery.open("v.gallery").certificates
+    assert list(Gallery.open("v.gallery").tried.values()) == [{"p_right": 1}]  # a try, though it gave nothing
 
 
 def test_the_gallery_in_python():
@@ -160,7 +165,7 @@ def test_what_could_be_certified_is_found_by_one_search(tmp_path, monkeypatch):
     monkeypatch.setattr(Gallery, "_calibration", lambda self, *rest: calls.append(1) or _calibration(self, *rest))
     gallery = Gallery.from_vectors(*blobs(40, spread=1.8))
     queries, names = blobs(30, seed=5, spread=1.8)
-    options = argparse.Namespace(risk=0.01, confidence=0.9, score="")
+    options = argparse.Namespace(risk=0.01, confidence=0.9, score="", tries=0, shares=None)
     with pytest.raises(CertificateError, match="could be certified"):
         promised(gallery, options, None, queries, names)
     assert calls == [1]
@@ -302,3 +307,68 @@ def test_groups_need_calibration_images():
         gallery.certify(None, queries, names, risk=0.2, groups=[1, 2, 3])
     with pytest.raises(ServingError, match="not rsk"):
         gallery.certify(risk=0.2, rsk=1)
+
+
+EIGHT = ("cosine", "disagreement", "entropy", "gap", "knn", "own", "p_right", "cosine,gap")
+
+
+def test_a_shopper_with_eight_scores_is_sent_away_or_pays(tmp_path):
+    vectors, labels = blobs(20)
+    queries = vectors + 0.01
+    gallery = Gallery.from_vectors(vectors, labels)
+    certificate = gallery.certify(None, queries, labels, risk=0.3, score="cosine")
+    assert certificate.tries == 1
+    assert gallery.certify(None, queries, labels, risk=0.2, score="cosine").tries == 1  # another promise, the same try
+    gallery.save(tmp_path / "kept")
+    again = Gallery.open(tmp_path / "kept")
+    with pytest.raises(CertificateError, match="this calibration set was tried by cosine before"):
+        again.certify(None, queries, labels, risk=0.3, score="gap")
+    with pytest.raises(CertificateError, match="was tried by cosine before"):
+        again.certify(None, queries, labels, risk=0.3, score="gap", tries=8)
+    planned = Gallery.from_vectors(vectors, labels)
+    assert planned.certify(None, queries, labels, risk=0.3, score="cosine", tries=8).tries == 8
+    paid = [planned.certify(None, queries, labels, risk=0.3, score=name).tries for name in EIGHT[1:]]
+    assert paid == [8] * 7
+    with pytest.raises(CertificateError, match="was tried by cosine, disagreement"):
+        planned.certify(None, queries, labels, risk=0.3, score="answer_uncertainty")
+    path = tmp_path / "kept" / "tries.json"
+    path.write_text(path.read_text().replace('"cosine": 1', '"cosine": 9'))
+    with pytest.raises(FileError, match=r"tries\.json is damaged"):
+        Gallery.open(tmp_path / "kept")
+
+
+def test_the_best_of_eight_scores_keeps_the_promise():
+    """Scores that say nothing, of answers wrong a little more often than allowed; whatever is certified is false."""
+    broken = {1: 0, 8: 0}
+    generator = np.random.default_rng(0)
+    for _ in range(60):
+        right = generator.random(400) >= 0.103
+        doubts = {f"doubt.{number}": generator.random(400) for number in range(8)}
+        record = {"right": right, "label": np.zeros(400, dtype=int), "asked": np.ones(400, dtype=bool), **doubts}
+        record["own"] = generator.random(400)
+        for tries in broken:
+            tried: dict = {}
+            made = []
+            for name in map(str, range(8)):
+                with contextlib.suppress(CertificateError):
+                    paid = tries_to_pay(tried, "the same set", name, tries)
+                    made.append(certify_record(record, [0], risk=0.1, score=name, unit="query", tries=paid))
+            assert len(made) == tries
+            broken[tries] += any(certificate.threshold is not None for certificate in made)
+    assert max(broken.values()) / 60 <= 0.1 + 3.1 * np.sqrt(0.09 / 60)
+
+
+def test_shares_of_deployment_weigh_the_calibration(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    vectors, labels = blobs(40)
+    np.savez("shop.npz", vector=vectors, label=labels)
+    names = sorted(set(labels))
+    (tmp_path / "shares.csv").write_text("class,share\n" + "".join(f"{name},{1 + n}\n" for n, name in enumerate(names)))
+    assert main(["certify", "shop.npz", "--risk", "0.3"]) == 0
+    assert "name their shares" in capsys.readouterr().out
+    assert main(["certify", "shop.npz", "--risk", "0.3", "--shares", "shares.csv"]) == 0
+    assert "name their shares" not in capsys.readouterr().out
+    assert Gallery.open("shop.gallery").certificates[0].weighted
+    (tmp_path / "shares.csv").write_text("class,share\nx,none\n")
+    assert main(["certify", "shop.npz", "--risk", "0.3", "--shares", "shares.csv"]) == 2
+    assert "a share is a number" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -276,3 +277,24 @@ def test_the_plan_says_which_methods_were_tuned_and_what_they_are_versions_of(pa
 def test_a_wrong_study_stops_before_any_training(params, tmp_path, changes, message):
     with pytest.raises(ConfigError, match=message):
         searched(params, tmp_path, **changes)
+
+
+def test_a_search_is_cross_validated_over_classes_and_seeds(params, tmp_path):
+    search, trainer = searched(params, tmp_path, trials=2, batch=2, folds=3, seeds=[0, 1], methods=["cosine"])
+    (first, _) = search.trials["cosine"]
+    assert [run.partition("/")[0] for run in first.runs] == ["glyphs"] * 2 + ["glyphs+fold1"] * 2 + ["glyphs+fold2"] * 2
+    assert search.spec.budget == 12 == len(trainer.asked)
+    assert report.tuned_methods(search, "t")["cosine-tuned-t"]["budget"] == 12
+    assert report.tuned_methods(search, "t")["cosine-tuned-t"]["tuned_on"] == "glyphs"
+
+
+def test_equal_seconds_stand_beside_equal_trials(params, tmp_path):
+    search, _ = searched(params, tmp_path / "runs", trials=4)
+    cheap, dear = search.trials["proxy_anchor"], search.trials["cosine"]
+    for trials, seconds in ((cheap, 2.0), (dear, 5.0)):
+        trials[:] = [dataclasses.replace(trial, seconds=seconds) for trial in trials]
+    table = report.table(search)
+    assert "no longer than all of the cheapest method's (8 s)" in table
+    assert report.best_within(dear, 8.0) == dear[0].objective
+    assert report.best_within(cheap, 8.0) == search.best("proxy_anchor").objective
+    assert report.best_within(dear, 1.0) == dear[0].objective, "one trial at least"

@@ -237,7 +237,11 @@ def _declare_certificates(add: Add) -> None:
         "calibration", type=Path, nargs="?", help="one folder per class with images that are not in the gallery"
     )
     add_promise(command)
-    command.add_argument("--score", default="", help="what decides (default: P(right))")
+    command.add_argument("--score", default="", help="what decides (default: P(right)); a,b: the pilot chooses")
+    command.add_argument(
+        "--tries", type=whole(0, 1000), default=0, help="scores to be tried one after the other: each pays (default: 1)"
+    )
+    command.add_argument("--shares", type=Path, help="CSV with class and share: how often deployment asks about each")
     command.add_argument("--label", default="", help="column of the classes in a file of vectors (default: label)")
     command.add_argument(
         "--group", default="", help="column of what rows come from together: a person, a walk, a burst"

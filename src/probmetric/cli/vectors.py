@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from probmetric.data.manifest import DataError
+from probmetric.data.sources.table import columns_of
 from probmetric.errors import ServingError, harmless
 from probmetric.io.folders import check_new_file
 from probmetric.serving.gallery import Gallery, directions
@@ -47,8 +49,12 @@ def certify(options: argparse.Namespace) -> None:
     gallery, folder = gallery_of(part), gallery_folder(vectors.file)
     del part, vectors  # a second copy of the vectors
     calibration = () if queries is None else (queries.rows, queries.labels)
-    certificate = promised(gallery, options, None, *calibration, groups=None if queries is None else queries.groups)
-    print(harmless(sentence(certificate, gallery.save(folder))))
+    try:
+        groups = None if queries is None else queries.groups
+        certificate = promised(gallery, options, None, *calibration, groups=groups)
+    finally:
+        gallery.save(folder)  # a try is recorded, whatever it gave
+    print(harmless(sentence(certificate, folder)))
 
 
 def _fresh(queries: Vectors, trained: Vectors) -> Vectors:
@@ -71,7 +77,10 @@ def promised(gallery: Gallery, options: argparse.Namespace, *calibration: Any, g
     Raises:
         CertificateError: nothing can be certified for this risk; says which could.
     """
-    certified = gallery.promises(*calibration, groups=groups, confidence=options.confidence, score=options.score)
+    rules: dict[str, Any] = {"confidence": options.confidence, "score": options.score, "tries": options.tries or None}
+    if options.shares:
+        rules["shares"] = class_shares(options.shares)
+    certified = gallery.promises(*calibration, groups=groups, **rules)
     certificate = certified(options.risk)
     if certificate.threshold is not None:
         gallery.keep(certificate)
@@ -83,6 +92,25 @@ def promised(gallery: Gallery, options: argparse.Namespace, *calibration: Any, g
         f"nothing can be certified: at every doubt more than {options.risk:g} of the answers could be wrong. {hint} "
         "with these calibration queries; a better model or more of them may help."
     )
+
+
+def class_shares(file: Path) -> dict[str, float]:
+    """Read class -> share in deployment, from a CSV with the columns `class` and `share`.
+
+    Raises:
+        DataError: a column is missing, or a share is no number above 0.
+    """
+    columns = columns_of(file)
+    if not {"class", "share"} <= set(columns):
+        raise DataError(f"{file} has the columns {', '.join(columns)}; expected class and share.")
+    try:
+        shares = {str(name): float(share) for name, share in zip(columns["class"], columns["share"], strict=True)}
+    except ValueError as error:
+        raise DataError(f"{file}: {error}; a share is a number, such as 0.2.") from error
+    wrong = [name for name, share in shares.items() if not 0 < share < np.inf]
+    if wrong:
+        raise DataError(f"{file}: the share of {wrong[0]!r} is {shares[wrong[0]]:g}; expected a number above 0.")
+    return shares
 
 
 def sentence(certificate: Certificate, folder: Path) -> str:

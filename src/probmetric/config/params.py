@@ -125,16 +125,25 @@ class Noise(Strict):
         return value
 
 
+# A password in user:password@host, with "/" in it too (a port is none); a token alone before a web host; a parameter.
+_SECRETS = re.compile(
+    r"://[^/@\s:]*:(?!\d+(?:/|$))[^@\s]*@|https?://[^/@\s]+@"
+    r"|[?&;][^=&]*(?:pass|pwd|secret|token|key|auth)[^=&]*=[^&\s]",
+    re.IGNORECASE,
+)
+
+
 def check_store(address: str) -> str:
     """Return the address of an MLflow store.
 
     Raises:
-        ValueError: it holds a password, which plans, logs and messages would repeat.
+        ValueError: it holds a password or token, which plans, logs and messages would repeat.
     """
-    if re.search(r"://[^/@\s]*:[^/@\s]*@", address):
+    if _SECRETS.search(address):
         raise ValueError(
-            "the address of the MLflow store holds a password; leave it out and set MLFLOW_TRACKING_USERNAME and "
-            "MLFLOW_TRACKING_PASSWORD, or PGPASSWORD for PostgreSQL."
+            "the address of the MLflow store or of its artifacts holds a password; leave it out and set "
+            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (or MLFLOW_TRACKING_TOKEN), for PostgreSQL "
+            "PGPASSWORD."
         )
     return address
 
@@ -143,7 +152,7 @@ class Tracking(Strict):
     """The MLflow view of the results."""
 
     store: Annotated[str, AfterValidator(check_store)] = "sqlite:///mlflow.db"
-    artifacts: str = "mlartifacts"
+    artifacts: Annotated[str, AfterValidator(check_store)] = "mlartifacts"
 
 
 class Defaults(Strict):
@@ -309,6 +318,12 @@ class Experiment(Strict):
     methods: dict[str, Method] = Field(default_factory=dict)
     metrics: tuple[str, ...] = ("retrieval/recall_at_1", "retrieval/map_at_r")
     figures: tuple[str, ...] = ("metric_per_method", "learning_curves")
+    plan: str = Field(
+        "",
+        pattern="^([0-9a-f]{12})?$",
+        description="digest of the plan as it was committed before any test result existed: reports print it and say "
+        "whether it is still the plan; write twelve zeros, and `snakemake -n` says what it is",
+    )
 
 
 class Params(Strict):
@@ -384,6 +399,9 @@ class Tuning(Strict):
     startup_trials: int = Field(6, ge=1, description="trials drawn at random before the search learns from results")
     batch: int = Field(4, ge=1, description="trials of a method chosen, and trained, at once")
     seeds: tuple[Seed, ...] = Field((0,), min_length=1, description="runs per trial; their mean is the objective")
+    folds: int = Field(
+        1, ge=1, le=20, description="choices of validation classes a trial is run on: cross-validation over classes"
+    )
     search_seed: Seed = 0
     set: dict[str, Any] = Field(default_factory=dict, description="overrides all trials share, such as training.epochs")
     ranges: dict[str, SearchRange] = Field(
@@ -418,4 +436,4 @@ class Tuning(Strict):
     @property
     def budget(self) -> int:
         """Training runs spent on each method."""
-        return self.trials * len(self.seeds)
+        return self.trials * len(self.seeds) * self.folds

@@ -2,7 +2,8 @@
 
 Other splits of the classes (`glyphs+split1`) say how far results hold for other classes to train and to test on:
 training, validation and test have as many classes as in the dataset's own split, drawn anew; every class keeps its
-label.
+label. Folds (`glyphs+fold1`) leave the test classes as they are and validate on other training classes, no class in two
+folds: a search of settings is cross-validated over them.
 """
 
 from __future__ import annotations
@@ -61,13 +62,16 @@ def write_variant(
         write_digest(folder, [MANIFEST, images], {images: digest})
 
 
-def split_classes(prepared_folder: str | Path, output_folder: str | Path, *, number: int) -> None:
+def split_classes(
+    prepared_folder: str | Path, output_folder: str | Path, *, number: int, validation_only: bool = False
+) -> None:
     """Write a variant of a prepared dataset whose classes are split in another way.
 
     Args:
         prepared_folder: the dataset.
         output_folder: the folder to write, `data/prepared/<dataset>+split<number>`.
         number: which of the other splits: the seed of the draw, 1 or more.
+        validation_only: make fold `number` instead: other validation classes, the same test classes.
 
     Raises:
         DataError: the dataset is not as it was prepared.
@@ -82,7 +86,8 @@ def split_classes(prepared_folder: str | Path, output_folder: str | Path, *, num
     if metadata.get("pairs") or (fixed := [name for name in FIXED if name in columns]):
         reason = "pairs of test images" if metadata.get("pairs") else f"the column {fixed[0]!r}"
         raise OptionError(f"{prepared_folder}: {reason} would be wrong for other test classes; leave out its splits.")
-    split = other_split(columns["label"], columns["split"], number)
+    divide = fold_split if validation_only else other_split
+    split = divide(columns["label"], columns["split"], number)
     write_variant(prepared_folder, output_folder, {"split": split}, {"class_split": number})
 
 
@@ -98,6 +103,24 @@ def other_split(labels: np.ndarray, split: np.ndarray, number: int) -> np.ndarra
     of_classes = np.asarray(split)[first]
     drawn = np.random.default_rng([number, len(classes)]).permutation(of_classes)
     return drawn[place]
+
+
+def fold_split(labels: np.ndarray, split: np.ndarray, number: int) -> np.ndarray:
+    """Return the split (N,) of every image with the `number`-th other choice of as many validation classes.
+
+    Raises:
+        OptionError: there are not so many folds.
+    """
+    classes, first, place = np.unique(labels, return_index=True, return_inverse=True)
+    of_classes = np.array(np.asarray(split)[first])
+    size, trained = int((of_classes == "val").sum()), np.flatnonzero(of_classes == "train")
+    drawn = np.random.default_rng(len(classes)).permutation(trained)[(number - 1) * size : number * size]
+    if not size or len(drawn) < size:
+        most = 1 + len(trained) // size if size else 1
+        raise OptionError(f"fold {number}: the training classes make {most} folds of {size} validation classes.")
+    of_classes[of_classes == "val"] = "train"
+    of_classes[drawn] = "val"
+    return of_classes[place]
 
 
 def same_images(summary: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

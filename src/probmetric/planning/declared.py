@@ -74,7 +74,9 @@ def check_declared(params: Params, dataset: str, noise: float) -> None:
         raise ConfigError(f"datasets: write {dataset!r} as dataset {clean!r} with `noise: [{label_noise[5:]}]`.")
     source = data_source(params, clean)
     if class_split(name) and REGISTRY.holds(source.source, "closed_set", source.options):
-        raise ConfigError(f"dataset {clean!r} tests on its training classes; they cannot be split: remove `splits`.")
+        raise ConfigError(
+            f"dataset {clean!r} tests on its training classes; they cannot be split: remove `splits` or `folds`."
+        )
     noisy = (*params.noise.datasets, *params.noise.on_request)
     if label_noise and (clean not in noisy or label_noise not in params.noise.variants):
         where = "noise.datasets" if clean in params.datasets else "noise.on_request"
@@ -178,7 +180,7 @@ def _make(params: Params, name: str) -> None:
         return
     _make(params, before)
     if split := class_split(f"+{variant}"):
-        split_classes(folder / before, folder / name, number=split)
+        split_classes(folder / before, folder / name, number=split, validation_only=variant.startswith("fold"))
     else:
         noise = LabelNoise.parse(variant)
         add_noise(folder / before, folder / name, rate=noise.rate, kind=noise.kind, seed=noise.seed)

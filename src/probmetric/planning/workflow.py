@@ -11,14 +11,14 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, parse
-from probmetric.io import read_json, read_yaml, write_json
+from probmetric.io import digest_of, read_json, read_yaml, write_json
 from probmetric.metrics.ood import UNANSWERABLE
 from probmetric.models import REGISTRY as BACKBONES
 from probmetric.models._weights import missing_weights, unfit_weights, unknown_tag
@@ -27,6 +27,7 @@ from probmetric.planning.expansion import PlannedExperiment, find_run, origins, 
 from probmetric.planning.metric_names import check_metrics
 from probmetric.planning.plans import DataPlan, ReportPlan, reporting_code
 from probmetric.process import switch_telemetry_off
+from probmetric.reporting.claims import load_claims
 from probmetric.reporting.figures import REGISTRY as FIGURES
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.identity import planned_steps, plugin_modules
@@ -127,6 +128,8 @@ class WorkflowPlan:
         report = planned.spec.model_dump(mode="json", include={"title", "description", "metrics", "figures"})
         report["labels"] = {run.settings.method: run.settings.label for run in planned.runs}
         report["prepared"] = self.params.data.prepared
+        report["plan"] = self.plan_digest(experiment)
+        report["committed"] = "" if planned.substitution else planned.spec.plan
         if planned.budgets:
             report["budgets"] = dict(planned.budgets)
             report["tuned"] = dict(planned.tuned)
@@ -179,6 +182,12 @@ class WorkflowPlan:
         reasons = {name: outdated(self.params, name) for name in names}
         return {name: why for name, why in reasons.items() if why}
 
+    def plan_digest(self, experiment: str) -> str:
+        """Return the digest of what an experiment is about to ask: runs with all their settings, metrics, claims."""
+        runs = {name: self.runs[name].settings.model_dump(mode="json") for name in self.run_names(experiment)}
+        claims = [asdict(claim) for claim in load_claims()]
+        return digest_of([runs, list(self.planned[experiment].spec.metrics), claims])[:12]
+
     def notice(self) -> str:
         """Return what is to be said at the start of a workflow; empty where all is as planned."""
         stale = sum(self.judge.run_verdict(name).state == "stale" for name in self.runs)
@@ -188,6 +197,13 @@ class WorkflowPlan:
             f"Warning: {module} reads a file while it is imported and names none that is there, so its changes "
             'go unnoticed; name it in the module: READS = ["scale.npy"].'
             for module in unnamed_reads(*sorted(modules))
+        ]
+        lines += [
+            f"Warning: the plan of {name} is {digest}, not {planned.spec.plan}, which its experiment file has."
+            for name, planned in self.planned.items()
+            if planned.spec.plan
+            and not planned.substitution
+            and (digest := self.plan_digest(name)) != planned.spec.plan
         ]
         tags = dict.fromkeys(_timm_tag(run) for _, run in self._untrained() if run.settings.pretrained is True)
         lines += [f"Warning: pretrained: {why}." for why in map(missing_weights, filter(None, tags)) if why]

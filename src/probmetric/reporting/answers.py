@@ -44,7 +44,7 @@ def _answer(title: str, methods: Sequence[Any]) -> Answer:
     if not ranked:
         return Answer(data, title, "", "not run", "", metric, "No run on this dataset is finished.")
     best = ranked[0]
-    value = number(best) if "±" in number(best) else f"{number(best)} (one seed)"
+    value = number(best) if best.seeds > 1 else f"{number(best)} (one seed)"
     if len(ranked) == 1:
         return Answer(data, title, best.method, best.label, value, metric, "The only method with a finished run.")
     runner_up = ranked[1]

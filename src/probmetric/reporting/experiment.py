@@ -40,6 +40,8 @@ class ReportContext:
         tuned_on: method with settings a search chose -> the dataset it chose them on.
         substituted: the experiment whose datasets this one replaces; empty where nothing is replaced.
         left_out: method of that experiment -> why it cannot run on the substitute.
+        plan: digest of the runs with their settings, the metrics and the claims, as planned.
+        committed: the same as the experiment file has it, written before there were results; empty where it has none.
         stale: run -> why, of the runs whose results are not what is planned and that are not shown.
     """
 
@@ -58,6 +60,8 @@ class ReportContext:
     tuned_on: Mapping[str, str] = field(default_factory=dict)
     substituted: str = ""
     left_out: Mapping[str, str] = field(default_factory=dict)
+    plan: str = ""
+    committed: str = ""
     stale: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod

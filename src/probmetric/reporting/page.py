@@ -317,11 +317,21 @@ def _not_run(contents: Contents) -> Values:
 def _provenance(contents: Contents) -> Values:
     """Name -> the values the runs report; more than one value means the runs were not made alike."""
     provenance: dict[str, set[str]] = defaultdict(set)
+    if contents.context.plan:
+        provenance["plan"].add(_plan(contents.context))
     for run in contents.context.runs:
         around = {name: run.record.get(name) or {} for name in ("versions", "hardware")}
         for name, value in flatten(around).items():
             provenance[name.replace("versions.", "").replace("hardware.", "hardware: ")].add(str(value))
     return {"provenance": {name: ", ".join(sorted(values)) for name, values in provenance.items()}}
+
+
+def _plan(context: ReportContext) -> str:
+    """Return the digest of the plan and whether it was committed before there were results."""
+    if not context.committed:
+        return f"{context.plan} (not committed before)"
+    same = "as committed" if context.committed == context.plan else f"not {context.committed}, as it was committed"
+    return f"{context.plan} ({same} in the experiment file)"
 
 
 def _files(contents: Contents) -> Values:

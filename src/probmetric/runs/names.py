@@ -22,7 +22,7 @@ FEATURES = Path("state/features")
 EPOCHS = "training.epochs="  # how the override of a run's length begins
 _SEED = re.compile(r"seed([0-9]{1,19})")
 _NOISE = re.compile(r"(?P<dataset>.+?)(?:\+noise(?P<rate>[0-9]*\.?[0-9]+))?")
-_SPLIT = re.compile(r"\+split([1-9][0-9]{0,3})(?=\+|$)")
+_SPLIT = re.compile(r"\+(?:split|fold)([1-9][0-9]{0,3})(?=\+|$)")
 NoiseKind = Literal["uniform", "nearest"]
 _LABEL_NOISE = re.compile(r"(?P<kind>noise|uniform|nearest)(?P<rate>[0-9]*\.?[0-9]+)(?:s(?P<seed>[0-9]{1,19}))?")
 
@@ -37,8 +37,9 @@ def split_data_name(name: str) -> tuple[str, str]:
 
     Another split of the classes is part of the dataset: `glyphs+split1+noise0.2` -> (`glyphs+split1`, `noise0.2`).
     """
+    split = _SPLIT.search(name)
     dataset, _, noise = _SPLIT.sub("", name).partition("+")
-    return with_split(dataset, class_split(name)), noise
+    return f"{dataset}{split[0] if split else ''}", noise
 
 
 def with_split(dataset: str, split: int) -> str:
@@ -46,8 +47,13 @@ def with_split(dataset: str, split: int) -> str:
     return f"{dataset}+split{split}" if split else dataset
 
 
+def with_fold(dataset: str, fold: int) -> str:
+    """Return the name of a dataset with its `fold`-th choice of validation classes: `glyphs+fold1`; 0 is its own."""
+    return f"{dataset}+fold{fold}" if fold else dataset
+
+
 def class_split(name: str) -> int:
-    """Return which split of the classes a prepared folder's name tells; 0 is the dataset's own."""
+    """Return which split (or fold) of the classes a prepared folder's name tells; 0 is the dataset's own."""
     split = _SPLIT.search(name)
     return int(split[1]) if split else 0
 

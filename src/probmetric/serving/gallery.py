@@ -35,7 +35,7 @@ from probmetric.serving.gallery_trust import VOTES, Trust
 from probmetric.serving.looks import World, some
 from probmetric.serving.search import Answer, Queries, Rules, answers
 from probmetric.trust.answers import Answers
-from probmetric.trust.certificates import Certificate, CertificateError
+from probmetric.trust.certificates import Certificate, CertificateError, class_importance
 from probmetric.trust.copies import distinct
 from probmetric.trust.deployed import SAME, calibration_answers, certify_record, records_digest
 from probmetric.trust.p_right import PRight, fit_p_right
@@ -70,6 +70,7 @@ class Gallery:
     Attributes:
         folder: where it is stored; None where it is in memory only.
         certificates: what its answers are certified for.
+        tried: which scores were tried on which calibration sets, see `gallery_trust.tries_to_pay`.
         problems: (name, reason) of images that were left out of the latest addition.
     """
 
@@ -77,6 +78,7 @@ class Gallery:
         """Make a gallery of `content`, by default empty."""
         self.folder: Path | None = None
         self.certificates: list[Certificate] = []
+        self.tried: dict[str, dict[str, int]] = {}
         self.problems: list[tuple[str, str]] = []
         self._stored = ""  # digest of the content that `folder` was read or written with
         self._trust: Trust | None = None
@@ -134,6 +136,7 @@ class Gallery:
         gallery.folder, gallery._digest, gallery._stored = folder, index["content"], index["content"]
         gallery._trust = gallery_trust.Trust.parse(index["trust"], folder)
         gallery.certificates = gallery_trust.read_certificates(folder)
+        gallery.tried = gallery_trust.read_tries(folder)
         return gallery
 
     @classmethod
@@ -471,7 +474,9 @@ class Gallery:
             groups: what the images come from together, such as a person or a walk (Q,): groups are drawn then, not
                 images. Copies within a calibration set are counted once either way.
             options: `confidence`, the chance that the promise holds (0.9); `score`, what decides (P(right); without
-                `images` that is fitted to a fifth of the answers and certified with the others).
+                `images` that is fitted to a fifth of the answers and certified with the others; several joined by
+                commas: the pilot chooses); `tries`, how many scores are to be tried on these images one after the
+                other; `shares`, class -> how often it is asked about in deployment, where calibration differs.
 
         Raises:
             CertificateError: no labels, too few images, copies of gallery images; says what is needed.
@@ -502,8 +507,11 @@ class Gallery:
         if model is not None:
             self.check_model(model)
         score, confidence = options.pop("score", ""), options.pop("confidence", 0.9)
+        tries, shares = options.pop("tries", None), options.pop("shares", None)
         if options:
-            raise ServingError(f"certify takes risk, groups, confidence and score; not {', '.join(options)}.")
+            raise ServingError(
+                f"certify takes risk, groups, confidence, score, tries and shares; not {', '.join(options)}."
+            )
         by: str | PRight = score or "disagreement"
         if images is None:
             if groups is not None:
@@ -522,7 +530,22 @@ class Gallery:
         facts: dict[str, Any] = {"confidence": confidence, "gallery": self.digest, "weights": self.model}
         facts |= {"calibration": records_digest(mean, labels)} | ({} if groups is None else {"groups": groups})
         record, classes = judged.tensors(), self.labels
-        return lambda risk: certify_record(record, classes, risk=risk, score=by, **facts)
+        if shares is not None:
+            facts["importance"] = class_importance(self._names_of(record["label"]), shares)
+
+        def certified(risk: float) -> Certificate:
+            called = "p_right" if isinstance(by, PRight) else by
+            paid = gallery_trust.tries_to_pay(self.tried, facts["calibration"], called, tries)
+            if self.folder is not None:
+                gallery_trust.write_tries(self.folder, self.tried)
+            return certify_record(record, classes, risk=risk, score=by, tries=paid, **facts)
+
+        return certified
+
+    def _names_of(self, labels: np.ndarray) -> np.ndarray:
+        """Return the names of classes by number (Q,)."""
+        names = dict(zip(self.labels.tolist(), self.class_names, strict=True))
+        return np.array([names.get(label, "") for label in labels.tolist()])
 
     def _calibration(
         self, model: Embedder | None, images: Any, class_names: Sequence[str] | None
@@ -576,6 +599,7 @@ class Gallery:
         trust = None if self._trust is None else self._trust.plain()
         content = gallery_files.write(target, self._content, self.digest, trust)
         gallery_trust.write_certificates(target, self.certificates)
+        gallery_trust.write_tries(target, self.tried)
         self._content, self.folder, self._stored = content, target, self.digest
         return target
 

@@ -2,6 +2,7 @@
 
 gallery.json                            map from scores to P(right), how far the gallery's images lie apart
 certificate-<risk>-<confidence>.json    names the gallery by its digest, and is refused for another one
+tries.json                              which scores were tried on which calibration set
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from probmetric.io import FileError
+from probmetric.io import FileError, present, read_json, signed, unsigned, write_json
 from probmetric.retrieval.neighbours import search
 from probmetric.trust.answers import Answers
 from probmetric.trust.certificates import Certificate, CertificateError
 from probmetric.trust.p_right import PRight, fit_p_right
 
 SAMPLE = 1000
+TRIES, AGAIN = "tries.json", "make the gallery again (`probmetric index`)"
 VOTES = 10  # nearest images that vote in the scores of an answer, however many are shown
 
 
@@ -121,6 +123,56 @@ def fitting_certificate(
     if not valid:
         fitting[0].check(gallery=gallery, weights=weights)
     return max(valid, key=lambda each: each.coverage)
+
+
+def tries_to_pay(tried: dict[str, dict[str, int]], calibration: str, score: str, tries: int | None) -> int:
+    """Record that a score is tried on a calibration set; return of how many tries the certificate is one.
+
+    A certificate as one of n tries spends an n-th of what a calibration set can vouch for; more than all is refused.
+
+    Args:
+        tried: calibration digest -> score -> of how many tries it was one; changed here.
+        calibration: digest of the calibration set.
+        score: what decides.
+        tries: how many are planned; None for as many as were when the set was first used, or 1.
+
+    Raises:
+        CertificateError: the set has vouched for all it can; says what to do.
+    """
+    earlier = tried.setdefault(calibration, {})
+    planned = tries or next(iter(earlier.values()), 1)
+    if score not in earlier:
+        if sum(1 / count for count in earlier.values()) + 1 / planned > 1 + 1e-9:
+            raise CertificateError(
+                f"this calibration set was tried by {', '.join(earlier)} before; the best of several tries promises "
+                "too much. Label new queries; and before the first try hand over all scores (--score cosine,gap: the "
+                "pilot chooses, which costs nothing), or plan the tries (--tries 8: each pays)."
+            )
+        earlier[score] = planned
+    return max(earlier[score], tries or 1)
+
+
+def write_tries(folder: Path, tried: Mapping[str, Mapping[str, int]]) -> None:
+    """Write which scores were tried on which calibration sets."""
+    if tried:
+        write_json(folder / TRIES, signed({"tried": tried}))
+
+
+def read_tries(folder: Path) -> dict[str, dict[str, int]]:
+    """Return what `write_tries` wrote.
+
+    Raises:
+        FileError: the file is damaged.
+    """
+    path = folder / TRIES
+    if not present(path):
+        return {}
+    values = unsigned(read_json(path, AGAIN), path, AGAIN)
+    tried = values.get("tried") if isinstance(values, dict) else None
+    counts = [count for each in tried.values() for count in each.values()] if isinstance(tried, dict) else [0]
+    if not isinstance(tried, dict) or not all(isinstance(count, int) and count > 0 for count in counts):
+        raise FileError(f"{path} is damaged; {AGAIN}.")
+    return tried
 
 
 def write_certificates(folder: Path, certificates: Sequence[Certificate]) -> None:

@@ -1,4 +1,4 @@
-"""Draw why two images match: both as the network sees them, bright where they make the cosine (`models.regions`)."""
+"""Draw why two images match: both as the network sees them, bright where they make the cosine (`models._regions`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from probmetric.errors import ServingError
 from probmetric.io.folders import new_folder
-from probmetric.models.regions import cosine_regions
+from probmetric.models._regions import cosine_regions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +26,7 @@ from probmetric.trust.answers import Answers, among_others, asked_in
 from probmetric.trust.certificates import Certificate, CertificateError, certify
 from probmetric.trust.copies import copies_of, distinct
 from probmetric.trust.p_right import PRight, fit_p_right
+from probmetric.trust.tolerance import one_of_each
 
 log = logging.getLogger(__name__)
 Doubles = NDArray[np.float64]
@@ -32,6 +34,7 @@ Record = Mapping[str, Any]
 Unit = Literal["auto", "query", "class"]
 P_RIGHT = "p_right"
 SHOWN = 0.9
+BALANCED = 5  # queries of each class from which on their numbers say something
 REFERENCE = 1000
 BLOCK_ROWS = 16_384
 SAME = 1e-5  # largest difference of the coordinates of one image, embedded in different batches
@@ -70,8 +73,8 @@ def certify_record(
         record: arrays (Q,) of the answers, of `Answers.tensors` or of a run's match record (`RunFolder.matches`).
         gallery_labels: (N,) classes of the gallery.
         risk: share of wrong answers allowed among those given.
-        score: what decides: a score of the answers, `own`, or a map that was fitted to other answers than these, for
-            1 - P(right).
+        score: what decides: a score of the answers, `own`, several joined by commas, of which the pilot chooses one,
+            or a map that was fitted to other answers than these, for 1 - P(right).
         unit: what is drawn independently; `auto` decides by the share of the gallery's classes that calibration shows.
         options: further arguments of `certify`; `groups` (Q,) in place of what `unit` says.
 
@@ -84,17 +87,18 @@ def certify_record(
             "images of the gallery's classes."
         )
     doubts = {name.removeprefix("doubt."): values for name, values in record.items() if name.startswith("doubt.")}
-    doubt = decided_by(score, {"own": record["own"], **doubts})
+    names = [P_RIGHT] if isinstance(score, PRight) else score.split(",")
+    deciding = {
+        name: decided_by(score if isinstance(score, PRight) else name, {"own": record["own"], **doubts})
+        for name in names
+    }
     shown, classes = np.unique(record["label"]), np.unique(arrays.to_numpy(gallery_labels))
     partly = len(np.intersect1d(shown, classes)) < SHOWN * len(classes)
     by_class = partly if unit == "auto" else unit == "class"
-    drawn = np.random.default_rng(0).permutation(len(doubt))[:REFERENCE]
     queries = "queries drawn as the calibration queries were, which show {} of the {} classes of this gallery"
     like = "queries of classes like the {} that calibration shows, of the {} of this gallery"
     facts: dict[str, Any] = {
-        "score": P_RIGHT if isinstance(score, PRight) else score,
         "p_right": score.plain() if isinstance(score, PRight) else None,
-        "reference": tuple(doubt[drawn].tolist()),
         "gallery_classes": len(classes),
         "valid_for": (like if by_class else queries).format(len(shown), len(classes)),
     }
@@ -103,7 +107,20 @@ def certify_record(
         facts["valid_for"] = f"queries in groups like the {count} that calibration shows"
     elif by_class:
         options["groups"] = record["label"]
-    return certify(doubt, record["right"], risk=risk, **facts, **options)
+    elif "importance" not in options and _balanced(record["label"]):
+        facts["valid_for"] += ", each about as often: where deployment has some more often, name their shares"
+    certificate = certify(deciding, record["right"], risk=risk, **facts, **options)
+    reference = deciding[certificate.score]
+    if options.get("groups") is not None:
+        reference = reference[one_of_each(options["groups"])]
+    drawn = np.random.default_rng(0).permutation(len(reference))[:REFERENCE]
+    return replace(certificate, reference=tuple(reference[drawn].tolist()))
+
+
+def _balanced(labels: Any) -> bool:
+    """Say whether classes (Q,) are asked about as often as each other, but for chance: rarely so in deployment."""
+    counts = np.unique(labels, return_counts=True)[1]
+    return bool(len(counts) > 1 and counts.mean() >= BALANCED and counts.var(ddof=1) <= 1.5 * counts.mean())
 
 
 def decided_by(score: str | PRight, doubts: Mapping[str, Any]) -> Doubles:

@@ -101,19 +101,34 @@ def _tuned(search: Search, method: str, best: Trial) -> dict[str, Any]:
 
 def table(search: Search) -> str:
     """Return a Markdown table: per method the budget, the validation metric before and after, the chosen settings."""
+    seconds = min((sum(trial.seconds for trial in trials) for trials in search.trials.values() if trials), default=0.0)
     lines = [
         f"# {search.spec.title}",
         "",
         "Validation metric, not test. The first trial has the method's own settings where they lie in its ranges.",
         "",
-        "| method | budget | failed | first trial | best | at trial | median of the trials | training, s | settings |",
-        "|---|---|---|---|---|---|---|---|---|",
+        f"Equal seconds: the best of the first trials that together took no longer than all of the cheapest method's "
+        f"({seconds:.0f} s).",
+        "",
+        "| method | budget | failed | first trial | best | at trial | equal seconds | median of the trials "
+        "| training, s | settings |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    lines += [_row(search, method, trials) for method, trials in search.trials.items()]
+    lines += [_row(search, method, trials, seconds) for method, trials in search.trials.items()]
     return "\n".join([*lines, ""])
 
 
-def _row(search: Search, method: str, trials: Sequence[Trial]) -> str:
+def best_within(trials: Sequence[Trial], seconds: float) -> float | None:
+    """Return the best validation metric of the first trials that together took at most so many seconds.
+
+    The first trial counts in any case; None where all of them failed.
+    """
+    spent = np.cumsum([trial.seconds for trial in trials])
+    within = [trial for trial, total in zip(trials, spent, strict=True) if total <= seconds * (1 + 1e-9)] or trials[:1]
+    return max((trial.objective for trial in within if trial.objective is not None), default=None)
+
+
+def _row(search: Search, method: str, trials: Sequence[Trial], seconds: float) -> str:
     best = search.best(method)
     failed = sum(trial.objective is None for trial in trials)
     cells = [_label(search, method), str(sum(len(trial.runs) for trial in trials)), str(failed)]
@@ -121,10 +136,11 @@ def _row(search: Search, method: str, trials: Sequence[Trial]) -> str:
     reached = [trial.objective for trial in trials if trial.objective is not None]
     spent = f"{sum(trial.seconds for trial in trials):.0f}"
     if best is None:
-        cells += ["failed", "", "", spent, "none"]
+        cells += ["failed", "", "", "", spent, "none"]
     else:
         settings = ", ".join(f"{key}={value}" for key, value in best.values.items())
-        cells += [_number(best.objective), str(best.number + 1), _number(median(reached)), spent, settings]
+        cells += [_number(best.objective), str(best.number + 1), _number(best_within(trials, seconds))]
+        cells += [_number(median(reached)), spent, settings]
     return f"| {' | '.join(cells)} |"
 
 
@@ -156,7 +172,7 @@ def _draw_history(search: Search, path: Path) -> None:
         looks = _style.looks(search.trials)
         for method, trials in search.trials.items():
             values = [trial.objective if trial.objective is not None else float("nan") for trial in trials]
-            spent = [(place + 1) * len(search.spec.seeds) for place in range(len(values))]
+            spent = [(place + 1) * len(search.spec.seeds) * search.spec.folds for place in range(len(values))]
             look = looks[method]
             axis.plot(spent, values, "o", color=look.colour, markersize=3, alpha=0.5)
             axis.plot(spent, _best_so_far(values), color=look.colour, linestyle=look.dash, label=_label(search, method))

@@ -20,7 +20,7 @@ from probmetric.planning.composition import composed
 from probmetric.planning.expansion import Point, resolve
 from probmetric.planning.experiments import PRESET
 from probmetric.runs.folder import RunFolder
-from probmetric.runs.names import RESULTS
+from probmetric.runs.names import RESULTS, with_fold
 from probmetric.runs.plan import Run
 from probmetric.tuning._space import present_values, suggest
 
@@ -120,9 +120,9 @@ class Search:
                 self._resolve(name, {key: value}, self.spec.seeds[0])
         return dict(ranges)
 
-    def _resolve(self, name: str, values: Mapping[str, Any], seed: int) -> Run:
+    def _resolve(self, name: str, values: Mapping[str, Any], seed: int, fold: int = 0) -> Run:
         point = Point(
-            dataset=self.spec.dataset,
+            dataset=with_fold(self.spec.dataset, fold),
             noise=self.spec.noise,
             method=name,
             seed=seed,
@@ -131,7 +131,7 @@ class Search:
         return resolve(self.params, self.methods, point)
 
     def _runs(self, name: str, values: Mapping[str, Any]) -> list[Run]:
-        return [self._resolve(name, values, seed) for seed in self.spec.seeds]
+        return [self._resolve(name, values, seed, fold) for fold in range(self.spec.folds) for seed in self.spec.seeds]
 
     def _study(self, name: str) -> optuna.Study:
         import optuna

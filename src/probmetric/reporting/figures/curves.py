@@ -79,12 +79,17 @@ def risk_coverage(context: ReportContext) -> _style.Drawing:
         context,
         {group_title(data): lines for data, lines in curves.items()},
         axes,
-        dots={group_title(data): found for data, found in stops.items()},
+        dots={
+            group_title(data): {
+                name: (stop, float(np.interp(stop, *curves[data][name]))) for name, stop in each.items()
+            }
+            for data, each in stops.items()
+        },
     )
     parts = [
-        f"{group_title(data)}, {context.label(variant)}: {100 * place:.0f} % answered"
-        for data, found in stops.items()
-        for variant, (place, _) in found.items()
+        f"{group_title(data)}, {context.label(variant)}: {100 * stop:.0f} % answered"
+        for data, each in stops.items()
+        for variant, stop in each.items()
     ]
     return words.drawing(figure, f"Risk-coverage curves. Certificates: {'; '.join(parts) or 'none'}.")
 
@@ -106,10 +111,10 @@ def _risks(run: RunFolder) -> dict[str, np.ndarray] | None:
     return {"answered": np.arange(1, len(wrong) + 1) / len(wrong), "wrong": wrong}
 
 
-def _stop(runs: Sequence[RunFolder]) -> tuple[float, float] | None:
-    """Return the share answered and the share of wrong answers among these, mean over the runs' certificates."""
-    held = [made for run in runs if (made := certificate_of(run)) and made.answered]
-    return (fmean(c.coverage for c in held), fmean(c.errors / c.answered for c in held)) if held else None
+def _stop(runs: Sequence[RunFolder]) -> float | None:
+    """Return the share of questions that is answered, mean over the runs' certificates."""
+    held = [made.coverage for run in runs if (made := certificate_of(run)) and made.answered]
+    return fmean(held) if held else None
 
 
 @register("roc")

@@ -22,12 +22,14 @@ class Unit:
     """How a number is printed: `value` x `scale` is what our metrics hold, `sign` text stands behind it.
 
     With `change` it is not a metric's value but its change from another method's: +1 an increase, -1 a decrease, each
-    relative; 0 the quotient itself.
+    relative; 0 the quotient itself. What is not `comparable` is a change of a quantity that our metric only orders as:
+    it is printed and stands beside nothing.
     """
 
     scale: float
     sign: str = ""
     change: int | None = None
+    comparable: bool = True
 
 
 UNITS = {
@@ -36,6 +38,7 @@ UNITS = {
     "seconds": Unit(1.0, " s"),
     "percent_increase": Unit(0.01, " %", +1),
     "percent_decrease": Unit(0.01, " %", -1),
+    "percent_of_other": Unit(0.01, " %", +1, comparable=False),
     "ratio": Unit(1.0, " x", 0),
 }
 

@@ -37,7 +37,7 @@ LEGEND = (
     "beside a published number; where the protocols differ, both are stated."
 )
 _Values = Mapping[int, float]
-Verdict = Literal["not run", "not measured", "one seed", "inside", "outside"]
+Verdict = Literal["not comparable", "not run", "not measured", "one seed", "inside", "outside"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,8 @@ class PublishedComparison:
     @property
     def verdict(self) -> Verdict:
         """Whether the difference is explained by our interval and the printed ±, or why that cannot be said."""
+        if not self.published.unit.comparable:
+            return "not comparable"
         if self.ours is None or self.difference is None:
             return "not measured" if self.method else "not run"
         if self.ours.half_width is None:
@@ -122,6 +124,8 @@ def _options(folder: Path) -> dict[str, Any]:
 
 def _compare(context: ReportContext, number: PublishedNumber, whole: set[str]) -> list[PublishedComparison]:
     """Compare with every method that plays the number's part on the `whole` datasets."""
+    if not number.unit.comparable:
+        return [PublishedComparison(number)]
     bases = _played(context, number, number.relative_to, whole)
     compared = []
     for variant, (fidelity, values) in _played(context, number, number.method, whole).items():
