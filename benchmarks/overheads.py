@@ -40,9 +40,8 @@ def main() -> None:
                 rows.append(row | {"percent_more": round(percent, 4), "limit": limit, "holds": percent <= limit})
     (RESULTS / "overheads.json").write_text(json.dumps({"results": rows}, indent=1) + "\n", encoding="utf-8")
     for row in rows:
-        print(
-            "{claim} {classes} classes, {threads} threads: {percent_more:.3f} % more ({limit:g} allowed)".format(**row)
-        )
+        more = f"{row['percent_more']:.3f} % more ({row['limit']:g} allowed)"
+        print(f"{row['claim']} {row['classes']} classes, {row['threads']} threads: {more}")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from probmetric.data.manifest import DataError, load_manifest
 from probmetric.io import read_yaml, write_json, write_tensors
 from probmetric.planning.declared import ensure, outdated
 from probmetric.planning.expansion import plan_experiment
+from probmetric.planning.experiments import every_method
 from probmetric.planning.template import start
 
 ROOT = Path(__file__).parents[2]
@@ -57,10 +58,15 @@ def test_a_folder_becomes_runs(project, capsys, classes, split):
     assert added == {f"    shop: {{source: folder, raw: photos, {options}}}"}
     runs = {run.name: run.settings for run in plan_experiment(load(Params, "params.yaml"), "shop").runs}
     assert len(runs) == 8
-    assert runs.keys() >= {"shop/frozen/seed0", "shop/lda/seed0", "shop/head_arcface/seed2", "shop/tuned_arcface/seed0"}
+    assert runs.keys() >= {
+        "shop/shop-frozen/seed0",
+        "shop/shop-lda/seed0",
+        "shop/shop-head_arcface/seed2",
+        "shop/shop-tuned_arcface/seed0",
+    }
     assert all(settings.pretrained is True for settings in runs.values())
-    assert runs["shop/frozen/seed0"].dim == "features"
-    assert runs["shop/tuned_proxy_anchor/seed0"].training.train_from == "blocks.6"
+    assert runs["shop/shop-frozen/seed0"].dim == "features"
+    assert runs["shop/shop-tuned_proxy_anchor/seed0"].training.train_from == "blocks.6"
 
 
 @pytest.mark.parametrize(
@@ -78,7 +84,7 @@ def test_more_or_less_is_planned(project, arguments, expected):
     photos(project / "photos", 6)
     assert cli.main(["init", "photos", "--name", "shop", *arguments]) == 0
     runs = plan_experiment(load(Params, "params.yaml"), "shop").runs
-    assert Counter(run.name.split("/")[1] for run in runs) == expected
+    assert Counter(run.name.split("/")[1].removeprefix("shop-") for run in runs) == expected
 
 
 def test_without_weights_it_is_said_what_to_install(project, capsys, monkeypatch):
@@ -142,14 +148,14 @@ def test_frozen_features_are_recommended_unless_something_is_better_for_certain(
     photos(project / "photos", 6)
     assert cli.main(["init", "photos", "--name", "shop", "--quick"]) == 0
     for method, value in {"lda": blur, "frozen": 0.6, "whitening": 0.9}.items():
-        written(project / "results/shop" / method / "seed0", value, classes)
+        written(project / f"results/shop/shop-{method}/seed0", value, classes)
     capsys.readouterr()
     assert cli.main(["recommend", "shop"]) == 0
     said = capsys.readouterr().out
     (line,) = (line for line in said.splitlines() if "<- recommended" in line)
-    assert line.split()[0] == best
-    assert f"Deploy: probmetric export shop/{best}/seed0 shop-model" in said
-    assert ("lda+training.selection=refit" in said) == (best == "lda")
+    assert line.split()[0] == f"shop-{best}"
+    assert f"Deploy: probmetric export shop/shop-{best}/seed0 shop-model" in said
+    assert ("shop-lda+training.selection=refit" in said) == (best == "lda")
     assert ("Frozen features are the best you have" in said) == (best == "frozen")
 
 
@@ -163,8 +169,8 @@ def test_a_table_and_vectors_become_runs(project, capsys):
     params = load(Params, "params.yaml")
     assert params.data.on_request["listed"].source == "table"
     runs = {run.name: run for run in plan_experiment(params, "vectors").runs}
-    assert runs["vectors/head_pfe/seed1"].settings.backbone.name == "vectors"
-    assert {name.split("/")[1] for name in runs} == {
+    assert runs["vectors/vectors-head_pfe/seed1"].settings.backbone.name == "vectors"
+    assert {name.split("/")[1].removeprefix("vectors-") for name in runs} == {
         *("frozen", "whitening", "lda", "head_arcface", "head_laplace", "head_pfe")
     }
 
@@ -335,3 +341,14 @@ def test_a_folder_that_names_its_splits_needs_no_word_about_their_kind(project, 
     assert "split by_class" in capsys.readouterr().out
     assert cli.main(["init", "photos", "--name", "other", "--split", "by_image"]) == 2
     assert "set split: by_class" in capsys.readouterr().err
+
+
+def test_methods_of_several_init_do_not_meet_those_of_others(project, capsys):
+    """All methods of a project share one set of names, which commands for single runs read."""
+    shutil.copytree(ROOT / "workflow/methods", project / "workflow/methods")
+    photos(project / "photos")
+    np.savez(project / "v.npz", vectors=np.eye(60, 8), label=np.arange(60) % 6)
+    for place, name in (("photos", "shop"), ("photos", "again"), ("v.npz", "vectors")):
+        assert cli.main(["init", place, "--name", name]) == 0
+    methods = every_method(load(Params, "params.yaml"))
+    assert {"shop-frozen", "again-frozen", "vectors-frozen", "vectors-head_pfe"} <= set(methods)

@@ -16,6 +16,7 @@ from fabricated_runs import study_metrics, write_run
 from mlflow import MlflowClient
 
 from probmetric.config import Params, parse
+from probmetric.config.params import check_store
 from probmetric.errors import ProbMetricError
 from probmetric.io import FileError, sha256_file
 from probmetric.tracking import track, ui_addresses, ui_command
@@ -130,8 +131,9 @@ def test_the_store_says_what_the_files_say(tracked):
         report["artifacts"]
     )
     assert report["artifacts"]["index.html"] == sha256_file("reports/study/index.html")
-    summary = json.loads(Path("reports/study/metrics.json").read_text())
-    assert {name: rows[-1][2] for name, rows in report["metrics"].items()} == summary
+    summaries = {path.stem: json.loads(path.read_text()) for path in Path("reports/study/metrics").iterdir()}
+    expected = {f"{method}/{name}": value for method, means in summaries.items() for name, value in means.items()}
+    assert {name: rows[-1][2] for name, rows in report["metrics"].items()} == expected
 
 
 def test_a_parent_has_the_means_over_its_seeds(tracked):
@@ -361,7 +363,17 @@ def test_a_server_that_never_answers_costs_ten_seconds(tracked, monkeypatch):
     assert "MLFLOW_HTTP_REQUEST_TIMEOUT" not in os.environ
 
 
-@pytest.mark.parametrize("address", ["http://me:" + "hunter22@127.0.0.1:9", "postgresql://me:" + "hunter22@db/mlflow"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://me:" + "hunter22@127.0.0.1:9",
+        "postgresql://me:" + "hunter22@db/mlflow",
+        "https://" + "hunter22@example.org",
+        "https://me:" + "s/hunter22@example.org",
+        "https://example.org/x?access_token=" + "hunter22",
+        "postgresql://me@db/mlflow?password=" + "hunter22",
+    ],
+)
 def test_a_password_in_the_address_is_refused_and_not_repeated(tracked, address):
     """It would stand in plans, logs and messages."""
     calls = [
@@ -373,6 +385,19 @@ def test_a_password_in_the_address_is_refused_and_not_repeated(tracked, address)
             call()
         assert "hunter22" not in str(error.value)
     assert not [path for path in tracked.root.rglob("*") if path.is_file() and b"hunter22" in path.read_bytes()]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "sqlite:///mlflow.db",
+        "http://127.0.0.1:5000",
+        "https://example.org:443/a@b",
+        "postgresql://me@db:5432/mlflow?ssl=on",
+    ],
+)
+def test_an_address_without_a_secret_is_taken(address):
+    assert check_store(address) == address
 
 
 def test_the_ui_is_for_this_machine_only(tracked):

@@ -265,3 +265,52 @@ def test_a_class_with_too_few_calibration_queries_is_in_every_set():
 def test_sets_refuse_what_they_cannot_use(doubts, labels, match):
     with pytest.raises(ValueError, match=match):
         coverage_sets(doubts, labels)
+
+
+def bursts(generator, count, each):
+    """Doubts of the right class (N, 2) of bursts, whose queries are alike, and their groups."""
+    groups = np.repeat(np.arange(count), each)
+    true = (generator.random(count)[groups] + 0.05 * generator.random(len(groups)))[:, None]
+    return np.hstack([true, np.full_like(true, 9.0)]), np.zeros(len(groups), dtype=int), groups
+
+
+def test_sets_of_groups_hold_the_class_of_a_query_of_a_new_group():
+    generator = np.random.default_rng(11)
+    held = []
+    for _ in range(400):
+        sizes = generator.integers(1, 30, 20)
+        doubts, labels, groups = bursts(generator, 20, sizes)
+        new, truth, _ = bursts(generator, 500, 1)
+        sets = coverage_sets(doubts, labels, miss=0.1, groups=groups)
+        held.append(sets.members(new)[np.arange(500), truth].mean())
+    assert np.mean(held) >= 0.9 - 3.1 * np.std(held) / 20
+    doubts, labels, _ = bursts(generator, 200, 1)
+    alone = coverage_sets(doubts, labels, miss=0.1, groups=np.arange(200))
+    assert np.array_equal(alone.thresholds, coverage_sets(doubts, labels, miss=0.1).thresholds)
+
+
+def burst_answers(generator, count, each):
+    """Doubts and truth of answers in bursts that are right or wrong together, and their groups."""
+    groups = np.repeat(np.arange(count), each)
+    wrong = generator.random(count) < 0.3
+    doubt = generator.normal(1.5 * wrong)[groups] + 0.1 * generator.normal(size=count * each)
+    return doubt, ~wrong[groups], groups
+
+
+def test_a_batch_of_bursts_has_as_few_wrong_matches_as_promised():
+    generator = np.random.default_rng(12)
+    shares, sizes = ({True: [], False: []} for _ in range(2))
+    for _ in range(600):
+        doubt, right, batch_groups = burst_answers(generator, 6, 10)
+        *calibration, groups = burst_answers(generator, 100, 3)
+        for named in shares:
+            options = {"groups": groups, "batch_groups": batch_groups} if named else {}
+            accepted = select_matches(doubt, tuple(calibration), fdr=0.25, **options).accepted
+            shares[named].append(false_share(accepted, right))
+            sizes[named].append(accepted.sum())
+    assert np.mean(shares[True]) <= 0.25 + 3.1 * np.std(shares[True]) / np.sqrt(600)
+    assert np.mean(shares[True]) < np.mean(shares[False])
+    assert 5 < np.mean(sizes[True]) < np.mean(sizes[False])
+    doubt, right = answers(generator, 100)
+    alone = select_matches(doubt, (doubt, right), fdr=0.1, groups=np.arange(100), batch_groups=np.arange(100))
+    assert np.array_equal(alone.p_values, select_matches(doubt, (doubt, right), fdr=0.1).p_values)

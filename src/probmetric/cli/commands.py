@@ -298,7 +298,9 @@ def _add_columns(command: argparse.ArgumentParser) -> None:
     """Declare what is said of a file of vectors, alike where it is certified, searched and reported."""
     command.add_argument("--label", default="", help="column of the classes in a file of vectors (default: label)")
     command.add_argument(
-        "--group", default="", help="its column of what rows come from together: a person, a walk, a burst"
+        "--group",
+        default="",
+        help="its column of what rows come from together (a person, a walk, a burst); of images: folder",
     )
     command.add_argument("--trained-on", type=Path, help="file of vectors that the model was trained on")
 

@@ -14,6 +14,7 @@ from tqdm import tqdm
 from probmetric.data.manifest import DataError
 from probmetric.data.sources.table import columns_of
 from probmetric.errors import ServingError, harmless
+from probmetric.io import present
 from probmetric.io.folders import check_new_file
 from probmetric.serving.gallery import Gallery
 from probmetric.serving.gallery_files import INDEX
@@ -116,14 +117,28 @@ def search(options: argparse.Namespace) -> None:
     """Ask the vectors of some files in the gallery of another."""
     place, files = Path(options.model), options.images
     stored = (place / INDEX).is_file()
-    gallery = Gallery.open(place) if stored else gallery_of(calibrating(place, **_columns(options))[0])
+    gallery = Gallery.open(place) if stored else _searched(place, options)
     rules = {name: getattr(options, name) for name in ("risk", "confidence", "strangers")}
-    answers = []
+    if options.group and not options.csv and (stored or gallery.folder is None):
+        raise ServingError("--group goes into the column `group` of --csv, for `probmetric monitor --group group`.")
+    answers, groups = [], list[str]()
     for file in files:
-        queries = read_vectors(file)
+        queries = read_vectors(file, group=options.group if options.csv else "")
+        groups += [] if queries.groups is None else [str(group) for group in queries.groups]
         answers += gallery.search(queries.rows, k=options.k, names=queries.names, **rules)
-    said = as_csv(answers).rstrip() if options.csv else as_text(answers)
+    said = as_csv(answers, groups or None).rstrip() if options.csv else as_text(answers)
     print(said if options.csv and not sys.stdout.isatty() else harmless(said))
+
+
+def _searched(place: Path, options: argparse.Namespace) -> Gallery:
+    """Return the gallery of a file: all its rows, or those that `certify --group` or `--trained-on` left in it."""
+    gallery, folder = gallery_of(read_vectors(place, label=options.label).parts[0]), gallery_folder(place)
+    kept = present(folder / INDEX)
+    if gallery.folder is None and kept and (options.group or options.trained_on):
+        gallery = gallery_of(calibrating(place, **_columns(options))[0])
+    if gallery.folder is None and kept:
+        log.warning("%s was made of other vectors, or with --group or --trained-on: name those here, too", folder)
+    return gallery
 
 
 def report(options: argparse.Namespace) -> None:

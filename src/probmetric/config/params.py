@@ -125,16 +125,25 @@ class Noise(Strict):
         return value
 
 
+# A password in user:password@host, with "/" in it too (a port is none); a token alone before a web host; a parameter.
+_SECRETS = re.compile(
+    r"://[^/@\s:]*:(?!\d+(?:/|$))[^@\s]*@|https?://[^/@\s]+@"
+    r"|[?&;][^=&]*(?:pass|pwd|secret|token|key|auth)[^=&]*=[^&\s]",
+    re.IGNORECASE,
+)
+
+
 def check_store(address: str) -> str:
     """Return the address of an MLflow store.
 
     Raises:
-        ValueError: it holds a password, which plans, logs and messages would repeat.
+        ValueError: it holds a password or token, which plans, logs and messages would repeat.
     """
-    if re.search(r"://[^/@\s]*:[^/@\s]*@", address):
+    if _SECRETS.search(address):
         raise ValueError(
-            "the address of the MLflow store holds a password; leave it out and set MLFLOW_TRACKING_USERNAME and "
-            "MLFLOW_TRACKING_PASSWORD, or PGPASSWORD for PostgreSQL."
+            "the address of the MLflow store or of its artifacts holds a password; leave it out and set "
+            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (or MLFLOW_TRACKING_TOKEN), for PostgreSQL "
+            "PGPASSWORD."
         )
     return address
 
@@ -143,7 +152,7 @@ class Tracking(Strict):
     """The MLflow view of the results."""
 
     store: Annotated[str, AfterValidator(check_store)] = "sqlite:///mlflow.db"
-    artifacts: str = "mlartifacts"
+    artifacts: Annotated[str, AfterValidator(check_store)] = "mlartifacts"
 
 
 class Defaults(Strict):

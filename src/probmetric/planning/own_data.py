@@ -35,6 +35,7 @@ from probmetric.planning.own_methods import (
     Measured,
     Row,
     measured,
+    named,
     of_photos,
     of_vectors,
 )
@@ -101,6 +102,7 @@ def init(wish: Wish) -> str:
         if speed is None
         else of_photos(wish.network, speed.last_stage, extent=wish.extent, scratch=wish.scratch)
     )
+    rows = named(rows, name)
     many = source == "embeddings" and len(table.columns["split"]) > 2 * MOST_TESTED
     if many:
         rows = {method: replace(row, seeds=1) for method, row in rows.items()}
@@ -167,9 +169,10 @@ def _plan_lines(wish: Wish, table: Table, rows: Mapping[str, Row], speed: Measur
     total = (sum(seconds.values()) + (images / DECODED if speed else 0.0)) / cores
     runs = sum(row.seeds for row in rows.values())
     lines = [f"Plan ({seen}): {runs} runs, about {_duration(total)} on {cores} cores as busy as now."]
+    width = max(map(len, rows))
     for name, row in rows.items():
         times = "1 run" if row.seeds == 1 else f"{row.seeds} runs"
-        lines.append(f"  {name:<20} {times:<7} {_duration(seconds[name]):>7}  {row.what}")
+        lines.append(f"  {name:<{width}} {times:<7} {_duration(seconds[name]):>7}  {row.what}")
     return lines
 
 

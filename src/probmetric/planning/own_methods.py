@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from probmetric.config import ConfigError
@@ -32,8 +33,6 @@ _FINE_TUNED = {
     "batch_norm": "frozen",
     "optimizer": "adamw",
     "learning_rate": 1e-5,
-    "learning_rates": {"trunk": 1e-4},
-    "layer_decay": 0.75,
     "epochs": 3,
 }
 
@@ -102,6 +101,15 @@ def _on_features(headless: Settings, network: Settings, frozen: Settings, extent
             {"label": "ArcFace head", **head}, 1 if extent == "quick" else 3, "trains a linear head that starts as LDA"
         ),
     }
+
+
+def named(rows: Mapping[str, Row], dataset: str) -> dict[str, Row]:
+    """Return the rows under names of their own, `shop-lda`: methods of all experiments share one set of names."""
+    renamed = {}
+    for method, row in rows.items():
+        base = {"base": f"{dataset}-{row.settings['base']}"} if "base" in row.settings else {}
+        renamed[f"{dataset}-{method}"] = replace(row, settings=row.settings | base)
+    return renamed
 
 
 @dataclass(frozen=True)

@@ -291,9 +291,4 @@ def gallery_of(vectors: Vectors) -> Gallery:
         stored = Gallery.open(folder)
         if stored.digest == gallery.digest:
             return stored
-        if stored.certificates:
-            log.warning(
-                "%s was certified for other vectors, or with --group or --trained-on, which need be named here, too",
-                folder,
-            )
     return gallery

@@ -15,7 +15,12 @@ Where the level is chosen after a look at the answers, e-values take the place o
 t over the doubts of calibration and batch together. Accepting the largest K answers with K e_(K) >= B / fdr keeps
 E[max over levels of (FDR at the level / level)] <= 1, so that any level may be picked afterwards; fewer are accepted.
 
-What is drawn: calibration and batch, exchangeably. What breaks it: a batch from elsewhere, bursts of one source.
+Where calibration answers come in groups (people, sessions) of n_g answers, each counts 1 / n_g and n is the number of
+groups. Where answers of the batch do, their p-values depend on each other: B becomes B (1 + 1/2 + ... + 1/B) (Benjamini
+and Yekutieli 2001), which accepts fewer.
+
+What is drawn: calibration and batch, exchangeably, or groups of them. What breaks it: a batch from elsewhere,
+bursts of one source that are not named.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-from probmetric.trust.certificates import check_shares
+from probmetric.trust.certificates import check_shares, group_numbers
 
 Doubles = NDArray[np.float64]
 LEVELS = 200
@@ -48,13 +53,17 @@ class Selection:
     p_values: Doubles
 
 
-def select_matches(doubt: Any, calibration: tuple[Any, Any], *, fdr: float) -> Selection:
+def select_matches(
+    doubt: Any, calibration: tuple[Any, Any], *, fdr: float, groups: Any = None, batch_groups: Any = None
+) -> Selection:
     """Accept answers of a batch so that on average at most a share `fdr` of the accepted ones is wrong.
 
     Args:
         doubt: (B,) doubt of the answers, higher = less sure.
         calibration: doubts (Q,) of calibration answers, and whether they are right (Q,).
         fdr: share of wrong answers allowed among the accepted ones, on average over batches.
+        groups: (Q,) what calibration answers come from together; None where they are independent.
+        batch_groups: (B,) the same of the batch.
 
     Examples:
         >>> doubts = np.linspace(0, 1, 100)
@@ -64,9 +73,14 @@ def select_matches(doubt: Any, calibration: tuple[Any, Any], *, fdr: float) -> S
     """
     check_shares(fdr=fdr)
     values, wrong, count = _arguments(doubt, calibration)
-    p_values = (1 + np.searchsorted(wrong, values, side="right")) / (count + 1)
+    below, size = np.arange(len(wrong) + 1.0), len(values)
+    if groups is not None:
+        wrong, below, count = _by_groups(calibration, group_numbers(groups, count))
+    p_values = (1 + below[np.searchsorted(wrong, values, side="right")]) / (count + 1)
+    bursts = batch_groups is not None and len(np.unique(group_numbers(batch_groups, size))) < size
+    tests = size * (1 / np.arange(1, size + 1)).sum() if bursts else size
     ordered = np.sort(p_values)
-    passed = np.flatnonzero(ordered <= fdr * np.arange(1, len(values) + 1) / len(values))
+    passed = np.flatnonzero(ordered <= fdr * np.arange(1, size + 1) / tests)
     limit = ordered[passed[-1]] if len(passed) else -np.inf
     return Selection(p_values <= limit, fdr, p_values)
 
@@ -100,6 +114,15 @@ def select_by_e_values(e_values: Any, *, fdr: float) -> NDArray[np.bool_]:
     ordered = np.sort(values)[::-1]
     passed = np.flatnonzero(np.arange(1, len(values) + 1) * ordered >= len(values) / fdr)
     return values >= (ordered[passed[-1]] if len(passed) else np.inf)
+
+
+def _by_groups(calibration: tuple[Any, Any], units: NDArray[np.int64]) -> tuple[Doubles, Doubles, int]:
+    """Return the ascending doubts of wrong answers (W,), how many groups lie below each (W + 1,), and all groups."""
+    doubts, right = arrays.vector(calibration[0], "calibration doubt"), arrays.to_numpy(calibration[1]).astype(bool)
+    sizes = np.bincount(units)
+    order = np.argsort(doubts[~right], kind="stable")
+    below = np.append(0.0, np.cumsum(1 / sizes[units[~right][order]]))
+    return doubts[~right][order], below, len(sizes)
 
 
 def _arguments(doubt: Any, calibration: tuple[Any, Any]) -> tuple[Doubles, Doubles, int]:

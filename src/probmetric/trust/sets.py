@@ -10,7 +10,12 @@ the answer is sure.
     per class   for the queries of every class by itself; a class with too few calibration queries, fewer than
                 1 / miss - 1, is put into every set
 
-What is drawn: queries, exchangeably. What breaks it: queries of classes that are not in the gallery, bursts.
+    groups      of queries that come together (people, sessions), of sizes n_g: each query counts 1 / n_g, and the
+                threshold is the smallest doubt below which (G + 1)(1 - miss) groups lie (Lee, Barber and Willett 2023,
+                hierarchical conformal prediction); the promise is for a query of a new group
+
+What is drawn: queries, exchangeably, or groups of them. What breaks it: queries of classes that are not in the gallery,
+bursts that are not named.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-from probmetric.trust.certificates import check_shares
+from probmetric.trust.certificates import check_shares, group_numbers
 
 Doubles = NDArray[np.float64]
 
@@ -52,7 +57,9 @@ class CoverageSets:
         return doubts <= self.thresholds
 
 
-def coverage_sets(class_doubt: Any, labels: Any, *, miss: float = 0.1, per_class: bool = False) -> CoverageSets:
+def coverage_sets(
+    class_doubt: Any, labels: Any, *, miss: float = 0.1, per_class: bool = False, groups: Any = None
+) -> CoverageSets:
     """Fit thresholds so that sets hold the right class with probability at least 1 - `miss`.
 
     Args:
@@ -60,6 +67,7 @@ def coverage_sets(class_doubt: Any, labels: Any, *, miss: float = 0.1, per_class
         labels: (N,) their classes, columns of `class_doubt`.
         miss: share of queries whose set may lack the right class.
         per_class: promise it for every class by itself.
+        groups: (N,) what queries come from together, where they are no independent draws.
 
     Examples:
         >>> generator = np.random.default_rng(0)
@@ -75,16 +83,24 @@ def coverage_sets(class_doubt: Any, labels: Any, *, miss: float = 0.1, per_class
     if classes.max() >= doubts.shape[1]:
         raise ValueError(f"labels go up to {classes.max()}; class_doubt has {doubts.shape[1]} columns, from 0 up.")
     true = doubts[np.arange(len(doubts)), classes]
+    units = np.arange(len(true)) if groups is None else group_numbers(groups, len(true))
     if per_class:
-        thresholds = np.array([_quantile(true[classes == number], miss) for number in range(doubts.shape[1])])
+        parts = [classes == number for number in range(doubts.shape[1])]
+        thresholds = np.array([_quantile(true[part], units[part], miss) for part in parts])
     else:
-        thresholds = np.full(doubts.shape[1], _quantile(true, miss))
+        thresholds = np.full(doubts.shape[1], _quantile(true, units, miss))
     return CoverageSets(thresholds, miss, per_class, len(doubts))
 
 
-def _quantile(doubts: Doubles, miss: float) -> float:
-    place = math.ceil((len(doubts) + 1) * (1 - miss) - 1e-9)
-    return float(np.sort(doubts)[place - 1]) if 0 < place <= len(doubts) else math.inf
+def _quantile(doubts: Doubles, units: NDArray[np.int64], miss: float) -> float:
+    """Return the smallest doubt below which (G + 1)(1 - miss) of the G groups `units` (N,) lie; infinite if none is."""
+    if not len(doubts):
+        return math.inf
+    numbers, sizes = np.unique(units, return_inverse=True, return_counts=True)[1:]
+    order = np.argsort(doubts, kind="stable")
+    below = np.cumsum(1 / sizes[numbers][order])
+    enough = np.flatnonzero(below >= (len(sizes) + 1) * (1 - miss) - 1e-9)
+    return float(doubts[order[enough[0]]]) if len(enough) else math.inf
 
 
 def _matrix(class_doubt: Any) -> Doubles:
