@@ -1,6 +1,7 @@
 """P(right), certificates and strangers in a search."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -167,6 +168,13 @@ def test_the_command(exported, gallery, certified, photos, capsys, tmp_path, pro
     model = str(exported["digits/arcface/seed0"])
     assert cli.main(["certify", model, str(gallery.folder), str(tmp_path), "--risk", "0.2"]) == 0
     assert "at most 0.2 of the answers given are wrong, with confidence 0.9" in capsys.readouterr().out
+    assert cli.main(["certify", model, str(gallery.folder), str(tmp_path), "--risk", "0.2", "--group", "person"]) == 2
+    assert "images come in groups by their folders: --group folder" in capsys.readouterr().err
+    assert cli.main(["certify", model, str(gallery.folder), str(tmp_path), "--risk", "0.2", "--group", "folder"]) == 2
+    assert "groups; a risk of 0.2 at confidence 0.9 needs at least" in capsys.readouterr().err  # ten classes are ten
+    asked = ["search", model, str(gallery.folder), next(iter(photos[1])), "--csv", "--group", "folder"]
+    assert cli.main(asked) == 0
+    assert capsys.readouterr().out.splitlines()[1].endswith(f",{Path(next(iter(photos[1]))).parent}")
     assert cli.main(["search", model, str(gallery.folder), next(iter(photos[1])), "--risk", "0.2", "--csv"]) == 0
     assert (
         cli.main(["search", str(exported[LAPLACE]), str(gallery.folder), next(iter(photos[1])), "--risk", "0.2"]) == 2

@@ -372,3 +372,15 @@ def test_shares_of_deployment_weigh_the_calibration(tmp_path, capsys, monkeypatc
     (tmp_path / "shares.csv").write_text("class,share\nx,none\n")
     assert main(["certify", "shop.npz", "--risk", "0.3", "--shares", "shares.csv"]) == 2
     assert "a share is a number" in capsys.readouterr().err
+
+
+def test_search_writes_the_groups_that_monitor_reads(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    vectors, labels = blobs(20)
+    as_parquet(tmp_path / "shop.parquet", vectors, labels)
+    frame(vectors[:4] + 0.01, labels[:4], walk=["a", "a", "b", "=c"]).to_parquet("new.parquet")
+    assert main(["search", "shop.parquet", "new.parquet", "-k", "1", "--csv", "--group", "walk"]) == 0
+    rows = [line.split(",") for line in capsys.readouterr().out.splitlines()]
+    assert [row[-1] for row in rows] == ["group", "a", "a", "b", "'=c"]
+    assert main(["search", "shop.parquet", "new.parquet", "--group", "walk"]) == 2
+    assert "column `group` of --csv" in capsys.readouterr().err

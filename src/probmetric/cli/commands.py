@@ -206,6 +206,7 @@ def _declare_asking(add: Add) -> None:
         "--any-image", action="store_true", help="also answer images that look like none of the gallery"
     )
     command.add_argument("--csv", action="store_true", help="one row per match, for programs")
+    command.add_argument("--group", default="", help="column of what queries come from together, or folder; for --csv")
     command.add_argument(
         "--explain", type=Path, metavar="FOLDER", help="draw which regions make each image match its nearest, there"
     )
@@ -244,7 +245,9 @@ def _declare_certificates(add: Add) -> None:
     command.add_argument("--shares", type=Path, help="CSV with class and share: how often deployment asks about each")
     command.add_argument("--label", default="", help="column of the classes in a file of vectors (default: label)")
     command.add_argument(
-        "--group", default="", help="column of what rows come from together: a person, a walk, a burst"
+        "--group",
+        default="",
+        help="column of what rows come from together (a person, a walk, a burst); of images: folder",
     )
     command.add_argument("--trained-on", type=Path, help="file of vectors that the model was trained on")
     _add_plugin(command)

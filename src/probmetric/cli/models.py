@@ -23,6 +23,7 @@ from probmetric.serving.search import as_csv, as_text
 from probmetric.serving.vectors import is_vectors
 
 log = logging.getLogger(__name__)
+FOLDER = "folder"  # images of one folder come together
 SPLITS = ("train", "val", "test")
 LEARNT = 20_000  # images of a gallery that are each asked among the others without being told to
 
@@ -101,6 +102,11 @@ def search(options: argparse.Namespace) -> None:
     if stored and len(places) < 2:
         raise ServingError(f"{places[0]} is a gallery; name images to search for after it.")
     images = in_folders(places[stored:]).images
+    if options.group not in ("", FOLDER) or (options.group and not options.csv):
+        raise ServingError(
+            f"images come in groups by their folders: --group {FOLDER} --csv, for `monitor --group group`."
+        )
+    groups = [str(Path(str(image)).parent) for image in images] if options.group else None
     model = _load(options, options.model)
     gallery = Gallery.open(places[0]) if stored else serving.run_gallery(model, options.model, options.splits)
     rules = {name: getattr(options, name) for name in ("risk", "confidence", "withhold", "strangers", "any_image")}
@@ -109,7 +115,7 @@ def search(options: argparse.Namespace) -> None:
         from probmetric.serving.why import explain
 
         explain(model, answers, options.explain)
-    said = as_csv(answers).rstrip() if options.csv else as_text(answers)
+    said = as_csv(answers, groups).rstrip() if options.csv else as_text(answers)
     print(said if options.csv and not sys.stdout.isatty() else harmless(said))  # a program gets the names as they are
 
 
@@ -120,11 +126,16 @@ def certify(options: argparse.Namespace) -> None:
         return
     if options.gallery is None:
         raise ServingError("name the gallery to certify: probmetric certify MODEL GALLERY [CALIBRATION]")
+    groups = None
+    if options.group:
+        if options.group != FOLDER or options.calibration is None:
+            raise ServingError(f"images come in groups by their folders: --group {FOLDER}, with calibration images.")
+        groups = [str(Path(path).parent) for path in loose_images(options.calibration).paths]
     model, folder = _load(options, options.model), options.gallery
     if not present(folder / INDEX):
         Gallery.open(folder)  # says that it is none
     with Gallery.changing(folder) as gallery:
-        certificate = vectors_command.promised(gallery, options, model, options.calibration)
+        certificate = vectors_command.promised(gallery, options, model, options.calibration, groups=groups)
     print(harmless(vectors_command.sentence(certificate, folder)))
 
 

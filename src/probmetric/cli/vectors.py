@@ -127,11 +127,14 @@ def search(options: argparse.Namespace) -> None:
     place, files = Path(options.model), options.images
     gallery = Gallery.open(place) if (place / INDEX).is_file() else gallery_of(read_vectors(place).parts[0])
     rules = {name: getattr(options, name) for name in ("risk", "confidence", "strangers")}
-    answers = []
+    if options.group and not options.csv:
+        raise ServingError("--group goes into the column `group` of --csv, for `probmetric monitor --group group`.")
+    answers, groups = [], list[str]()
     for file in files:
-        queries = read_vectors(file)
+        queries = read_vectors(file, group=options.group)
+        groups += [] if queries.groups is None else [str(group) for group in queries.groups]
         answers += gallery.search(queries.rows, k=options.k, names=queries.names, **rules)
-    said = as_csv(answers).rstrip() if options.csv else as_text(answers)
+    said = as_csv(answers, groups if options.group else None).rstrip() if options.csv else as_text(answers)
     print(said if options.csv and not sys.stdout.isatty() else harmless(said))
 
 

@@ -240,20 +240,22 @@ def as_text(answers: Sequence[Answer]) -> str:
     return "\n".join(line.replace("\n", "\\n") for line in lines)  # a name may hold one, and pass for an answer
 
 
-def as_csv(answers: Sequence[Answer]) -> str:
+def as_csv(answers: Sequence[Answer], groups: Sequence[str] | None = None) -> str:
     """Return one row per image and match, for programs; withheld answers are marked, not left out.
 
-    A name that a spreadsheet would take for a formula has a quote in front.
+    What images come from together, `groups` (N,), becomes the column `group`, for `probmetric monitor --group group`. A
+    name that a spreadsheet would take for a formula has a quote in front.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     head = ["image", "doubt", "p_right", "withheld", "reason", "rank", "similarity", "class_name", "path"]
-    writer.writerow(head)
-    for answer in answers:
+    writer.writerow(head if groups is None else [*head, "group"])
+    for number, answer in enumerate(answers):
+        group = [] if groups is None else [_plain(groups[number])]
         shares = ["" if share is None else f"{share:.4f}" for share in (answer.doubt, answer.p_right)]
         for rank, match in enumerate(answer.matches, 1):
             place = [rank, f"{match.similarity:.6f}", _plain(match.class_name), _plain(match.path)]
-            writer.writerow([_plain(answer.image), *shares, int(answer.withheld), answer.reason, *place])
+            writer.writerow([_plain(answer.image), *shares, int(answer.withheld), answer.reason, *place, *group])
     return text.getvalue()
 
 
