@@ -4,6 +4,8 @@ The sizes are those measured on the demo's letters, 112 classes of 48 test image
 standard error over classes .0115 (recall@1) and .009 (MAP@R), where images taken for independent give .0065 and .0025.
 """
 
+import math
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from probmetric.metrics import auroc
 from probmetric.metrics.statistics import (
     Sample,
     UnitVariance,
+    p_value_of,
     paired_test,
     unit_variance,
 )
@@ -149,3 +152,9 @@ def test_classes_are_drawn_with_all_their_images():
         times = [np.unique(counts[units == unit]) for unit in range(3)]
         assert all(len(each) == 1 for each in times)
         assert sum(int(each[0]) for each in times) == 3
+
+
+def test_a_difference_that_two_seeds_cannot_doubt_has_a_p_value():
+    """Two seeds all but agree; tails of one degree of freedom reach 1e303 there, whose squares are no number."""
+    p_value = p_value_of(1.0, UnitVariance(1e-12, 1), UnitVariance(1e-9, 49))
+    assert p_value == pytest.approx(2 / (math.pi * 1e6), rel=1e-4)  # of Cauchy's distribution: the classes add nothing

@@ -28,6 +28,7 @@ SMALLEST_SHARE = 0.1
 SMALLEST_STEP = 0.001
 LARGEST = 1e100
 _LOG_SMALLEST = -690.0
+_WIDEST = 1e150
 
 
 class PairedResult(NamedTuple):
@@ -190,7 +191,7 @@ def p_value_of(mean: float, seeds: UnitVariance, units: UnitVariance) -> float:
     narrowest = max(float(log_ndtr(-statistic)), _LOG_SMALLEST)
 
     def excess(log_tail: float) -> float:
-        return half_width(seeds, units, math.exp(log_tail)) ** 2 - mean**2
+        return min(half_width(seeds, units, math.exp(log_tail)), _WIDEST) - abs(mean)
 
     if not units.variance:
         return 2 * float(stdtr(seeds.freedom, -statistic))
@@ -205,7 +206,7 @@ def half_width(seeds: UnitVariance, units: UnitVariance, tail: float = LEVEL / 2
     """Half width of an interval that leaves out `tail` on each side, see `paired_test`."""
     from scipy.special import stdtrit
 
-    return math.sqrt(sum(float(stdtrit(each.freedom, tail)) ** 2 * each.variance for each in (seeds, units)))
+    return math.hypot(*(float(stdtrit(each.freedom, tail)) * each.variance**0.5 for each in (seeds, units)))
 
 
 def shared_unit_variance(a: Sample, b: Sample, seeds: Sequence[int]) -> UnitVariance | None:
