@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("docs/findings", "docs/guide/trust.md", "docs/guide/promises.md", "docs/reference/claims.md")
+PAGES = ("README.md", "docs/findings", "docs/guide/trust.md", "docs/guide/promises.md", "docs/reference/claims.md")
 MARKER = re.compile(r"<!-- (numbers|numbers anywhere|made by): (.+) -->")
 NUMBER = re.compile(r"(?<![\w.])([-−+]?)((?:\d{1,3}(?:,\d{3})+|\d*)(?:\.\d+)?)(?!\w)( %)?")
 INTERVAL = re.compile(r"([-−]?[\d.]+) ± ([\d.]+)")

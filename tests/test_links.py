@@ -63,3 +63,9 @@ def test_what_is_named_for_mutants_is_there():
     """A module that moved would be left out in silence."""
     named = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mutmut"]
     assert set(named["source_paths"] + named["pytest_add_cli_args_test_selection"] + named["also_copy"]) <= KEPT
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/guide/")])
+def test_guide_pages_are_short(page):
+    prose = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    assert len(prose.split()) <= 900

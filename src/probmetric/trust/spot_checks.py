@@ -15,9 +15,9 @@ Neyman and Pearson): 1.5 times as many errors cannot be noticed in 100 checks un
 300 runs with 1 % false alarms, and that bound (`benchmarks/spot_checks.py`):
 
     risk promised      1.5 times as many errors      twice         three times
-         .05             574 (476)               248 (138)     83 (48)
-         .10             273 (233)               111 (64)      37 (19)
-         .20             116 (99)                47 (30)       16 (10)
+         .05             573 (476)               247 (137)     82 (45)
+         .10             273 (231)               111 (64)      37 (19)
+         .20             116 (99)                47 (29)       16 (10)
          .30             67 (57)                 26 (16)       9 (4)
 """
 
