@@ -16,8 +16,6 @@ from probmetric.io.folders import check_new_file
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import draw
 from probmetric.reporting.record import sign
-from probmetric.reporting.report import contents_of, make_report, write_page
-from probmetric.reporting.site import write_site
 from probmetric.serving.vectors import is_vectors
 
 REPORTS = Path("reports")
@@ -28,11 +26,15 @@ def report(options: argparse.Namespace) -> None:
     if is_vectors(options.experiment):
         vectors.report(options)
         return
+    from probmetric.reporting.report import make_report  # Matplotlib, which a page of vectors does without
+
     make_report(report_plan(options), options.threads)
 
 
 def figure(options: argparse.Namespace) -> None:
     """Run `probmetric figure`."""
+    from probmetric.reporting.report import contents_of, write_page
+
     context = ReportContext.of(report_plan(options))
     draw(options.figure, context)
     write_page(contents_of(context))
@@ -58,6 +60,8 @@ def track(options: argparse.Namespace) -> None:
 
 def publish(options: argparse.Namespace) -> None:
     """Run `probmetric publish`."""
+    from probmetric.reporting.site import write_site
+
     print(write_site(REPORTS, options.output))
 
 

@@ -21,6 +21,7 @@ from PIL import Image
 from probmetric.data.manifest import read_table, values_of
 from probmetric.io import present
 from probmetric.reporting.figures._data import best_runs
+from probmetric.reporting.figures.maps import project
 from probmetric.reporting.figures.montages import TILE, Album
 from probmetric.reporting.words import group_title
 from probmetric.retrieval import search
@@ -257,7 +258,5 @@ def _pairs(mean: NDArray[Any]) -> list[tuple[int, int]]:
 
 
 def _map(mean: NDArray[Any], rows: list[int]) -> list[tuple[int, float, float]]:
-    from probmetric.reporting.figures.maps import project  # a plain installation has no Matplotlib
-
     places = (100 * project(mean[rows])).round(1).tolist() if len(rows) > 1 else []
     return [(row, across, 100 - up) for row, (across, up) in zip(rows, places, strict=bool(places))]
