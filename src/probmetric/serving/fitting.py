@@ -329,7 +329,8 @@ def _model(made: Assembly, data: TrainingData, uncertainty: Component, wrapping:
         files={name: tensors_digest(part) for name, part in tensors.items()},
         reference=tensors_digest(reference),
     )
-    return Model.bound(Parts(record, tensors | {REFERENCE: reference}), made, data.device)
+    images = train.images if isinstance(train, LooseImages) and made.settings.training.epochs else ()
+    return Model.bound(Parts(record, tensors | {REFERENCE: reference}, lambda: images), made, data.device)
 
 
 def _posterior(made: Assembly, data: TrainingData, uncertainty: Component) -> Posterior | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,14 +32,14 @@ from probmetric.retrieval.match import Match, find_match
 from probmetric.retrieval.neighbours import search
 from probmetric.serving import gallery_files, gallery_trust
 from probmetric.serving.frames import is_frame, vectors_and_names
-from probmetric.serving.gallery_files import GALLERY, INDEX, Content
+from probmetric.serving.gallery_files import GALLERY, INDEX, TRAINED, Content
 from probmetric.serving.gallery_trust import VOTES, Trust
 from probmetric.serving.looks import World, some
 from probmetric.serving.search import Answer, Queries, Rules, answers
 from probmetric.trust.answers import Answers
 from probmetric.trust.certificates import Certificate, CertificateError, class_importance
 from probmetric.trust.copies import distinct
-from probmetric.trust.deployed import SAME, calibration_answers, certify_record, records_digest
+from probmetric.trust.deployed import SAME, calibration_answers, certify_record, check_held_out, records_digest
 from probmetric.trust.p_right import PRight, fit_p_right
 
 NUMBERED = re.compile(r"image \d+")  # what has no name is called so
@@ -220,7 +221,11 @@ class Gallery:
             CertificateError: images without a class, one class, or no image that can calibrate.
         """
         if self._left_out is None:
-            self._left_out = calibration_answers(self.record, self.labels)
+            trained = np.array([use == TRAINED for use in self._content.uses], dtype=bool)
+            mean = self.record["mean"]
+            self._left_out = calibration_answers(
+                self.record, self.labels, trained_on=mean[trained] if trained.any() else None
+            )
         return self._left_out
 
     def asked(self, model: Embedder | None, images: Any, class_names: Sequence[str] | None = None) -> Answers:
@@ -282,7 +287,11 @@ class Gallery:
             [items.paths[number] for number in kept],
             [items.class_names[number] for number in kept],
             [places[number] for number in kept],
+            [TRAINED if trained else "" for trained in model.trained_on(embedded.looks)],
         )
+        if TRAINED in content.uses:
+            count = content.uses.count(TRAINED)
+            log.info("%d of %d images are among those the model was trained on; they calibrate nothing", count, len(kept))
         self._join(content if paths is not None else self._named_apart(content))
         return len(kept)
 
@@ -310,7 +319,8 @@ class Gallery:
         if len(set(counts.values())) > 1:
             raise ServingError(f"{counts}; give one of each for every image.")
         seen = np.empty((len(mean), 0), dtype=np.float32) if looks is None else looks
-        self._join(Content(self.model, mean, uncertainty, seen, list(paths), list(class_names), [""] * len(mean)))
+        unknown = [""] * len(mean)
+        self._join(Content(self.model, mean, uncertainty, seen, list(paths), list(class_names), unknown, unknown))
 
     def _named_apart(self, new: Content) -> Content:
         """Return new images, without their names by the caller, none of which replaces another image by its name.
@@ -365,6 +375,7 @@ class Gallery:
             [*old.paths, *new.paths],
             [*old.class_names, *new.class_names],
             [*old.files, *new.files],
+            [*old.uses, *new.uses],
         )
         self._set(content)
 
@@ -575,7 +586,9 @@ class Gallery:
                 "calibration images without a class: nobody can say whether their answers are right. Name their "
                 "classes, one folder per class."
             )
-        batch = model.embedded(items.images).batch
+        embedded = model.embedded(items.images)
+        check_held_out(model.trained_on(embedded.looks))
+        batch = embedded.batch
         record = {"mean": batch.mean.numpy(), "uncertainty": batch.uncertainty.numpy()}
         return record, np.array([numbers.get(name, -1) for name in items.class_names])
 

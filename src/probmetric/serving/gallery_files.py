@@ -3,7 +3,7 @@
     gallery.json              model digest, dimension, names of the two files below, SHA-256 of the content
                               (`digest_of_content`), what the images say of their own answers
     vectors-<n>.safetensors   mean (N, M), uncertainty (N,), looks (N, L): memory-mapped
-    images-<n>.parquet        path, class and file of every image
+    images-<n>.parquet        path, class and file of every image, and whether the model was trained on it
 
 A writer writes both files whole under the next number n, then gallery.json, and then removes the files of before: a
 reader sees the old gallery or the new one, and reads gallery.json again where a file that it names is gone.
@@ -39,7 +39,8 @@ GALLERY, INDEX = "gallery", "gallery.json"
 AGAIN = "make the gallery again (`probmetric index`)"
 LARGEST_INDEX, LARGEST_DIM = 16 * 2**20, 2**20
 BLOCK_ROWS = 16_384
-_COLUMNS = {"path": "paths", "class_name": "class_names", "file": "files"}
+TRAINED = "trained"
+_COLUMNS = {"path": "paths", "class_name": "class_names", "file": "files", "use": "uses"}
 _VECTORS = re.compile(r"vectors-(\d{1,12})\.safetensors")
 _IMAGES = re.compile(r"images-(\d{1,12})\.parquet")
 
@@ -56,6 +57,7 @@ class Content:
         paths: name of every image (N).
         class_names: class of every image (N), "" where none is known.
         files: digest of the place of every image's file (N), however its path is spelled; "" for what is no file.
+        uses: `TRAINED` for every image that the model was trained on, "" for the others (N).
     """
 
     model: str
@@ -65,17 +67,18 @@ class Content:
     paths: list[str]
     class_names: list[str]
     files: list[str]
+    uses: list[str]
 
     @classmethod
     def empty(cls, model: str = "") -> Content:
         """Return a content without images."""
         none = np.empty((0, 0), dtype=np.float32)
-        return cls(model, none, none[:, :0].reshape(0), none, [], [], [])
+        return cls(model, none, none[:, :0].reshape(0), none, [], [], [], [])
 
     def where(self, kept: np.ndarray) -> Content:
         """Return the images that are `kept` (N,)."""
         rows = np.flatnonzero(kept).tolist()
-        names = ([values[row] for row in rows] for values in (self.paths, self.class_names, self.files))
+        names = ([values[row] for row in rows] for values in (self.paths, self.class_names, self.files, self.uses))
         return Content(self.model, self.mean[kept], self.uncertainty[kept], self.looks[kept], *names)
 
     @property
@@ -87,7 +90,8 @@ class Content:
 
 def digest_of_content(content: Content) -> str:
     """Return the SHA-256 of model, names, classes and arrays: what a certificate for a gallery is about."""
-    names = digest_of([content.model, content.mean.shape, content.looks.shape, content.paths, content.class_names])
+    shapes = [content.mean.shape, content.looks.shape]
+    names = digest_of([content.model, *shapes, content.paths, content.class_names, content.uses])
     digest = hashlib.sha256(names.encode())
     for array in content.tensors.values():
         digest.update(array.data)
@@ -131,7 +135,7 @@ def write(folder: Path, content: Content, digest: str, trust: dict[str, Any] | N
         write_tensors(folder / index["vectors"], content.tensors)
         _write_names(folder / index["images"], content)
     files = {name: index[name] for name in ("vectors", "images")}
-    index = {"format": 3, "model": content.model, "dim": content.mean.shape[1], **files}
+    index = {"format": 4, "model": content.model, "dim": content.mean.shape[1], **files}
     index |= {"content": digest, "trust": trust}
     write_json(folder / INDEX, signed(index))
     for path in folder.iterdir():
@@ -173,7 +177,7 @@ def _read_index(folder: Path) -> dict[str, Any]:
     sound = (
         isinstance(values, dict)
         and set(values) == {"format", "model", "dim", "vectors", "images", "content", "trust"}
-        and values["format"] == 3
+        and values["format"] == 4
         and isinstance(values["model"], str)
         and isinstance(values["dim"], int)
         and 0 <= values["dim"] <= LARGEST_DIM

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 NAMES = ("brightness", "contrast", "edges", "noise", "colour", "balance", "flatness")
 KEPT, LEAST = 1000, 20
 FARTHEST, OUTLIERS = 1.5, 0.01
+SAME = 1e-3
 _TINY, _FLAT, _LIMIT = 1e-3, 0.02, 30.0
 _KERNEL = ((1.0, -2.0, 1.0), (-2.0, 4.0, -2.0), (1.0, -2.0, 1.0))
 
@@ -59,6 +60,17 @@ def looks(images: Tensor) -> np.ndarray:
         (steps < _FLAT).float().mean(dim=1),
     ]
     return torch.stack(parts, dim=1).cpu().numpy().astype(np.float32)
+
+
+def same(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Say which of the looks (N, L) are those of an image among `others` (K, L): to `SAME`, which devices differ by."""
+    import scipy.spatial
+
+    known, asked = (each[np.isfinite(each).all(axis=1)] for each in (others, rows))
+    if not len(known) or not len(asked) or known.shape[1] != rows.shape[1] or not rows.shape[1]:
+        return np.zeros(len(rows), dtype=bool)
+    distance = scipy.spatial.cKDTree(known).query(np.nan_to_num(rows, nan=np.inf), distance_upper_bound=SAME)[0]
+    return np.asarray(np.isfinite(distance))
 
 
 def some(rows: np.ndarray) -> np.ndarray:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +26,7 @@ from probmetric.runs.folder import Embeddings
 from probmetric.serving.card import card
 from probmetric.serving.export import Graph, exported, write_onnx
 from probmetric.serving.gallery import Gallery, OnError
-from probmetric.serving.looks import looks
+from probmetric.serving.looks import looks, same
 from probmetric.serving.model_folder import BROKEN, MEMBER, POSTERIOR, REFERENCE, Parts, check_sizes, parts_of
 from probmetric.serving.record import Member
 from probmetric.serving.search import Answer, Queries, Rules, answers, certificate_of
@@ -32,6 +34,8 @@ from probmetric.training.assemble import Assembly, Sizes, combined, restored
 from probmetric.training.device import pick_device
 from probmetric.uncertainty import REGISTRY as UNCERTAINTIES
 from probmetric.uncertainty import DirectionalBatch, Predictor, create_uncertainty
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -150,6 +154,24 @@ class Model:
             pass
         return np.concatenate(seen) if seen else np.empty((0, 0), dtype=np.float32)
 
+    def trained_on(self, looks: np.ndarray) -> np.ndarray:
+        """Say which images (N,) the model was trained on, by their `looks` (N, L).
+
+        An image is recognised if its pixels are those that were trained on, not if it is a recompressed or cropped copy.
+        """
+        return same(looks, self._training_looks)
+
+    @functools.cached_property
+    def _training_looks(self) -> np.ndarray:
+        """Looks (T, L) of the images that the model was trained on; (0, 0) where nobody knows them."""
+        stored = self.parts.tensors[REFERENCE].get("looks")
+        if stored is not None:
+            return stored.numpy()
+        images = self.parts.training_images()
+        if len(images):
+            log.info("looking at the %d training images, to know them again", len(images))
+        return self.looks(images)
+
     def _sampling(self) -> Predictor:
         """Return the predictor, with an uncertainty that keeps its samples."""
         component = self.record.uncertainty
@@ -253,7 +275,7 @@ class Model:
         Raises:
             FileError: the folder holds files that are none of a model folder.
         """
-        return self.parts.write(Path(folder), license=license)
+        return self.parts.with_looks(torch.from_numpy(self._training_looks)).write(Path(folder), license=license)
 
     def to_program(self) -> ExportedProgram:
         """Return network and uncertainty as a `torch.export` program; input and outputs as of `to_onnx`."""
@@ -333,6 +355,9 @@ def _reference(parts: Parts) -> Reference | None:
     uncertainty = parts.tensors[REFERENCE].get("uncertainty")
     kinds = ("torch.float32", "torch.float64")
     sound = uncertainty is not None and uncertainty.ndim == 1 and str(uncertainty.dtype) in kinds
+    looks = parts.tensors[REFERENCE].get("looks")
+    if looks is not None and (looks.ndim != 2 or str(looks.dtype) != kinds[0]):
+        raise FileError(f"{REFERENCE} of {parts.record.name} holds no looks of images; {BROKEN}.")
     if uncertainty is None or not sound or not bool(uncertainty.isfinite().all()):
         raise FileError(f"{REFERENCE} of {parts.record.name} holds no uncertainties; {BROKEN}.")
     return Reference(np.sort(uncertainty.numpy())) if len(uncertainty) else None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -58,10 +59,12 @@ class Parts:
     Attributes:
         record: what it is; its `files` name the digests of the tensors.
         tensors: file name -> tensors.
+        training_images: returns the images that it was trained on, as far as they are at hand.
     """
 
     record: ModelRecord
     tensors: Mapping[str, Tensors]
+    training_images: Callable[[], Sequence[Any]] = tuple
 
     @classmethod
     def of_run(cls, run: Run, root: Path, results: Path) -> Parts:
@@ -91,7 +94,13 @@ class Parts:
             "reference": tensors_digest(reference),
         }
         record = ModelRecord.parse(values, str(folder.record_file))
-        return cls(record, tensors | {REFERENCE: reference})
+        return cls(record, tensors | {REFERENCE: reference}, partial(_training_images, settings, data))
+
+    def with_looks(self, looks: torch.Tensor) -> Parts:
+        """Return the parts with the looks (T, L) of the images that the model was trained on."""
+        reference = {**self.tensors[REFERENCE], "looks": looks}
+        record = self.record.model_copy(update={"reference": tensors_digest(reference)})
+        return replace(self, record=record, tensors={**self.tensors, REFERENCE: reference})
 
     @classmethod
     def read(cls, folder: Path) -> Parts:
@@ -205,6 +214,15 @@ def _training_classes(data: Path) -> list[str]:
     train = columns["split"] == "train"
     _, first = np.unique(columns["label"][train], return_index=True)
     return [str(name) for name in columns["class_name"][train][first]]
+
+
+def _training_images(settings: EncoderSettings, data: Path) -> Sequence[Any]:
+    """Return the images that a run was trained on; none where its network is frozen and nothing is fitted to them."""
+    training = settings.training
+    if training.head_init == "random" and (settings.loss is None or not training.epochs):
+        return ()
+    splits = ["train", "val"] if training.selection == "refit" else ["train"]
+    return prepared_images(data, splits).images
 
 
 def _provenance(folder: RunFolder, data: Path) -> dict[str, Any]:

@@ -167,12 +167,8 @@ def calibration_answers(
     if not len(queries["mean"]):
         raise CertificateError("the calibration set is empty; label some queries that are not in the gallery.")
     answers = asked_in(queries, query_labels, gallery, labels)
-    trained = 0 if trained_on is None else int(copies_of(queries["mean"], trained_on).sum())
-    if trained:
-        raise CertificateError(
-            f"{trained} of {len(queries['mean'])} calibration images are images that the model was trained on, which "
-            "it answers better than any new one. Calibrate with images that were held out."
-        )
+    if trained_on is not None:
+        check_held_out(copies_of(queries["mean"], trained_on))
     copies = np.flatnonzero(_copies(queries, gallery, answers))
     if len(copies):
         raise CertificateError(
@@ -185,6 +181,23 @@ def calibration_answers(
         log.warning("%d of %d calibration images are copies of others; each counts once", count - len(once), count)
         answers = answers.rows(np.isin(np.arange(count), once))
     return answers
+
+
+def check_held_out(trained: Any) -> None:
+    """Refuse calibration with images that the model was trained on.
+
+    Args:
+        trained: (Q,) whether it was trained on each.
+
+    Raises:
+        CertificateError: it was trained on one or more.
+    """
+    count = int(np.sum(trained))
+    if count:
+        raise CertificateError(
+            f"{count} of {len(trained)} calibration images are images that the model was trained on, which "
+            "it answers better than any new one. Calibrate with images that were held out."
+        )
 
 
 def _left_out(gallery: Record, labels: Any, trained_on: Any = None) -> Answers:
