@@ -32,6 +32,7 @@ COMMANDS = {
     "track": ["track", "study", "--receipt", "OUT"],
     "schema": ["schema", "--output", "OUT"],
     "report": ["report", "vectors.npz", "--output", "OUT.html"],
+    "migrate": ["migrate", "vectors.npz", "vectors.npz", "--output", "OUT.parquet"],
 }
 NAMES = {"output", "place", "gallery", "digest", "prepared", "receipt"}
 SOURCES = {"prepare": "data/raw", "noise": "data/prepared/digits", "data card": "data/prepared/digits"}
@@ -45,7 +46,7 @@ def place(project, exported, photos, tmp_path, monkeypatch) -> Path:
     shutil.copytree(project, here)
     shutil.copytree(exported[PLAIN], here / "model")
     shutil.copytree(photos[0], here / "photos")
-    np.savez(here / "vectors.npz", vector=np.eye(12), label=np.arange(12) // 3)
+    np.savez(here / "vectors.npz", vector=np.eye(36), label=np.arange(36) // 3)
     (here / "data/raw/digits").mkdir(parents=True)
     (here / "data/raw/digits/archive.tgz").write_text("supplied by hand")
     (here / "reports/study").mkdir(parents=True)
