@@ -46,6 +46,8 @@ NUMBERED = re.compile(r"image \d+")  # what has no name is called so
 OnError = Literal["raise", "skip"]
 FITTED = 0.2  # share of the gallery's own answers that P(right) is fitted to; the others are certified
 
+log = logging.getLogger(__name__)
+
 
 class Embedder(Protocol):
     """What a gallery needs of a model."""
@@ -63,6 +65,10 @@ class Embedder(Protocol):
 
     def looks(self, images: Sequence[Any]) -> np.ndarray:
         """Return pixel statistics, as from `Model.looks`."""
+        ...
+
+    def trained_on(self, looks: np.ndarray) -> np.ndarray:
+        """Which images the model was trained on, as of `Model.trained_on`."""
         ...
 
 
@@ -291,7 +297,9 @@ class Gallery:
         )
         if TRAINED in content.uses:
             count = content.uses.count(TRAINED)
-            log.info("%d of %d images are among those the model was trained on; they calibrate nothing", count, len(kept))
+            log.info(
+                "%d of %d images are among those the model was trained on; they calibrate nothing", count, len(kept)
+            )
         self._join(content if paths is not None else self._named_apart(content))
         return len(kept)
 

@@ -157,7 +157,7 @@ class Model:
     def trained_on(self, looks: np.ndarray) -> np.ndarray:
         """Say which images (N,) the model was trained on, by their `looks` (N, L).
 
-        An image is recognised if its pixels are those that were trained on, not if it is a recompressed or cropped copy.
+        An image is recognised by its very pixels; a recompressed or cropped copy is not.
         """
         return same(looks, self._training_looks)
 
