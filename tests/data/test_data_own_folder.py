@@ -14,6 +14,7 @@ from PIL import Image
 
 from probmetric.config import ConfigError, Params, parse
 from probmetric.data import DataError, doctor, load_manifest, load_metadata, open_images, prepare_dataset
+from probmetric.data.decode import NEEDED
 from probmetric.data.sources._own import LEAST_ASKED, _too_small
 from probmetric.data.status import dataset_status
 
@@ -297,14 +298,15 @@ def test_unusual_images_are_what_their_viewers_show(tmp_path):
     assert doctor(tmp_path / "shop") == []
 
 
-def test_pictures_of_kinds_that_are_not_read_are_errors_that_say_what_to_do(tmp_path):
+def test_pictures_of_kinds_that_are_not_read_are_errors_that_say_what_to_do(tmp_path, monkeypatch):
     raw = photographs(tmp_path / "photos", range(8), count=10)
-    for name in ("a.heic", "b.PSD", "notes.txt", ".hidden.gif"):
+    monkeypatch.setitem(NEEDED, ".j2k", ("none", "pip install more"))  # as where a reader is not installed
+    for name in ("a.j2k", "b.PSD", "notes.txt", ".hidden.gif"):
         (raw / "class 1" / name).write_bytes(b"of another kind")
     with pytest.raises(DataError) as error:
         prepared(raw, tmp_path / "shop")
     assert "2 picture(s) of kinds that are not read, such as class 1/" in str(error.value)
-    assert "1 .heic: pip install 'probmetric[heif]'; 1 .psd: convert it to JPEG or PNG" in str(error.value)
+    assert "1 .j2k: pip install more; 1 .psd: convert it to JPEG or PNG" in str(error.value)
     prepared(raw, tmp_path / "shop", on_error="skip")
     assert len(json.loads((tmp_path / "shop" / "summary.json").read_text())["left_out"]) == 2
 

@@ -16,13 +16,14 @@ from probmetric.io import read_json, read_tensors, read_yaml, write_json, write_
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import _data, _style, curves, draw, histograms, maps, montages, sweeps
 from probmetric.reporting.figures import list_figures as listed_figures
+from probmetric.runs.folder import RunFolder
 
 METHODS = ("contrastive", "proxy_nca")
 DATA = ("digits", "glyphs")
 ALPHAS = (0.0, 0.1, 1.0, 10.0)
 READING_EMBEDDINGS = (
     *("norm_grid", "class_norm_grid", "norm_histogram", "singular_values", "retrieval_reliability"),
-    "p_right",
+    *("p_right", "risk_coverage"),
     *("uncertainty_grid", "uncertainty_histogram", "retrieval_examples", "embedding_map", "sphere", "option_sweep"),
 )
 REASONS = {
@@ -32,6 +33,7 @@ REASONS = {
     "singular_values": "test embeddings",
     "retrieval_reliability": "samples",
     "p_right": "right and wrong answers",
+    "risk_coverage": "match record",
     "uncertainty_grid": "test embeddings",
     "uncertainty_histogram": "out-of-distribution",
     "retrieval_examples": "test embeddings",
@@ -71,6 +73,8 @@ def _enrich(folder, other):
     }
     sources = {"sources": json.dumps([other, "not_prepared"])}
     write_tensors(folder / "embeddings" / "ood.safetensors", ood, sources)
+    answers = {"asked": np.ones(count, np.uint8), "right": (generator.random(count) < 0.6).astype(np.uint8)}
+    RunFolder(folder).write_matches({"test": answers | {"doubt.disagreement": generator.random(count)}}, {})
     curves = read_json(folder / "curves.json")
     reliability = {"confidence": [0.2, 0.6, 1.0], "accuracy": [0.1, 0.5, 0.9], "count": [5, 5, 5]}
     curves |= {"retrieval_reliability": reliability, "p_right": reliability}

@@ -54,7 +54,9 @@ def finish(run: Run, *, value: float = 0.5, release: str = __version__) -> None:
             if file.suffix == ".safetensors":
                 write_tensors(file, {"x": np.full(1, value + len(step))})
             elif file.suffix == ".yaml":
-                write_yaml(file, {"run": run.name, "settings": run.settings.plain()})
+                write_yaml(
+                    file, {"run": run.name, "settings": run.settings.plain(), "encoder": {}, "training": {"epochs": 1}}
+                )
             else:
                 write_json(file, {"retrieval/recall_at_1": value} if file.name == "metrics.json" else {})
         folder.history_file.write_text("epoch,seconds\n")

@@ -75,8 +75,8 @@ def spot_checks(wrong: Any, *, risk: float, false_alarms: float = 0.01, groups: 
         groups: (N,) source of each answer (session, person), where all of a source were checked: the first counts.
 
     Examples:
-        >>> print(spot_checks([0, 1, 0, 1, 1, 1, 1], risk=0.05).text)
-        5 of 7 checked answers are wrong: more than was promised, alarm at check 7
+        >>> print(spot_checks([0, 1, 0, 1, 1, 1, 1, 1], risk=0.05).text)
+        6 of 8 checked answers are wrong: more than was promised, alarm at check 8
     """
     check_shares(risk=risk, false_alarms=false_alarms)
     values = arrays.booleans(wrong, "wrong")
@@ -106,7 +106,7 @@ def checks_needed(share: float, *, risk: float, false_alarms: float = 0.01) -> f
 
     Examples:
         >>> [checks_needed(1.5 * risk, risk=risk) for risk in (0.05, 0.1, 0.2)]
-        [476, 233, 99]
+        [476, 231, 99]
     """
     check_shares(share=share, risk=risk, false_alarms=false_alarms)
     return math.inf if share <= risk else _horizon(share, risk, false_alarms, 0.5)[0]

@@ -23,9 +23,10 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from probmetric.data.manifest import SPLITS, DataError, refusing
+from probmetric.data.manifest import SPLITS, DataError
 from probmetric.data.sources._base import Source, Table, options
 from probmetric.data.sources._files import ImageFiles, Store, strings
+from probmetric.data.sources._listing import rows as listed_rows
 from probmetric.data.splits import hold_out_classes, hold_out_images
 from probmetric.registry import Count, CountOrZero, Flag, OpenShare
 
@@ -248,8 +249,9 @@ def _listed_classes(file: Path, classes: set[str]) -> list[str]:
     Raises:
         DataError: the file cannot be read, or lacks a class or has it twice.
     """
-    with refusing(f"{file} (class_order) cannot be read", "name a text file with a class a line", OSError, ValueError):
-        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    if not file.is_file():
+        raise DataError(f"{file} (class_order) cannot be read (no such file); name a text file with a class a line.")
+    lines = [" ".join(row.cells) for row in listed_rows(file, 0)]
     named = [line if line in classes else re.sub(r"^\d+[,\s]+", "", line) for line in lines]
     listed = [name for name in named if name in classes]
     if len(listed) != len(classes) or set(listed) != classes:
