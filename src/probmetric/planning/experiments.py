@@ -75,7 +75,7 @@ class Substitution:
 
     def _grid(self, params: Params, grid: Grid) -> Grid:
         preset = params.presets[self.preset]
-        kept = {key: values for key, values in grid.set.items() if key not in preset.set}
+        kept = {key: values for key, values in grid.set.items() if key not in {PRESET, *preset.set}}
         changes = {
             "datasets": (self.dataset,),
             "seeds": grid.seeds[: preset.seeds],
