@@ -28,7 +28,10 @@ STEPS: dict[str, tuple[list[str], list[str]]] = {
         [f"results/{RUN}/{name}" for name in ("metrics.json", "curves.json", "matches.safetensors", "run.yaml")],
     ),
     "report": (["report", "tiny"], ["reports/tiny"]),
-    "figures": (["figure", "tiny", "learning_curves"], ["reports/tiny/figures"]),
+    "figures": (
+        ["figure", "tiny", "learning_curves"],
+        [f"reports/tiny/figures/learning_curves.{kind}" for kind in ("png", "pdf", "json", "tex")],
+    ),
     "track": (["track", "tiny", "--receipt", "state/tracked.json"], ["state/tracked.json"]),
 }
 # What differs between two undisturbed runs: seconds, throughput and memory.
