@@ -42,7 +42,7 @@ def test_everything_promised_is_there(finished):
         "table.csv",
         "table.tex",
         "runs.parquet",
-        "metrics.json",
+        "metrics",
         "figures/learning_curves.png",
     ]:
         assert (finished.folder / "reports/smoke" / name).stat().st_size > 0

@@ -409,13 +409,12 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Any], metadata: Mappin
     header[_CHECKSUM] = _checksum(dense, header)
     of_torch = any(hasattr(tensor, "detach") for tensor in dense.values())
     library = importlib.import_module(f"safetensors.{'torch' if of_torch else 'numpy'}")
+    try:
+        content = library.save(dense, {_HEADER: json.dumps(header, sort_keys=True)})
+    except (SafetensorError, KeyError) as error:
+        raise ValueError(f"{path} cannot hold these tensors: {error}") from error
     with atomic_path(path) as temporary:
-        try:
-            library.save_file(dense, temporary, {_HEADER: json.dumps(header, sort_keys=True)})
-        except (SafetensorError, KeyError) as error:
-            if "os error" in str(error):  # a full disk, which the library does not tell apart by its type
-                raise OSError(str(error)) from error
-            raise ValueError(f"{path} cannot hold these tensors: {error}") from error
+        temporary.write_bytes(content)
 
 
 def tensors_digest(tensors: Mapping[str, Any]) -> str:

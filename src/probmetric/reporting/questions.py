@@ -159,12 +159,20 @@ class Browser:
 
 
 def browsers(context: ReportContext) -> list[Browser]:
-    """Return the questions of every dataset that has pictures and a run with a match record."""
+    """Return the questions of every dataset that has pictures and a run with a match record of all test images.
+
+    Where some test images are a gallery for the others (places, `query` and `gallery`), there are none.
+    """
     album = Album(context.prepared)
     runs = best_runs(context, "mean", "label", "index")
     asked = [run for data, run in runs.items() if album.has(data) and present(run.matches_file)]
-    asked = [run for run in asked if "test" in run.matches()[0]]
+    asked = [run for run in asked if _asks_all(run)]
     return [_browser(context, run, album, number) for number, run in enumerate(asked)]
+
+
+def _asks_all(run: RunFolder) -> bool:
+    record = run.matches()[0].get("test")
+    return record is not None and len(record["right"]) == len(run.tensors("test", "index")["index"])
 
 
 def _browser(context: ReportContext, run: RunFolder, album: Album, number: int) -> Browser:
