@@ -25,11 +25,7 @@ READ = {
         f"{PREPARED}/summary.json",
     ],
     "figures": ["reports/tiny/runs.parquet", "reports/tiny/page.json"],
-    "track": [
-        f"results/{RUN}/metrics.json",
-        f"results/{RUN}/run.yaml",
-        "reports/tiny/metrics/digits--tiny_laplace.json",
-    ],
+    "track": [f"results/{RUN}/metrics.json", f"results/{RUN}/run.yaml"],
 }
 # A run's process makes again what is lost of the run itself.
 MADE_AGAIN = (

@@ -108,6 +108,7 @@ def _report_entry(experiment: str, files: dict[str, Path]) -> Entry:
             (legal_name(f"{method}/{name}"), value, end, 0)
             for method, summary in summaries.items()
             for name, value in summary.items()
+            if isinstance(value, int | float)
         ],
         artifacts=files,
     )
