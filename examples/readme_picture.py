@@ -38,12 +38,12 @@ def main() -> None:
     certificate = gallery.certify(risk=RISK)
     answers = gallery.search(letters["mean"][asks], k=NEAREST, risk=certificate)
     right = [answer.matches[0].class_name == name for answer, name in zip(answers, names[asks], strict=True)]
-    given = [k for k, answer in enumerate(answers) if not answer.withheld]
+    answered = [k for k, answer in enumerate(answers) if not answer.withheld]
     withheld = [k for k, answer in enumerate(answers) if answer.withheld and not right[k]]
     strange = gallery.search(symbols["mean"], k=NEAREST, risk=certificate)
     refused = [k for k, answer in enumerate(strange) if answer.withheld]
-    wrong = sum(not right[k] for k in given)
-    sure = max(given, key=lambda k: answers[k].p_right)
+    wrong = sum(not right[k] for k in answered)
+    sure = max(answered, key=lambda k: answers[k].p_right)
     torn = max(withheld, key=lambda k: answers[k].p_right)
     alien = max(refused, key=lambda k: strange[k].p_right)
     others = open_images(prepared / "symbols")
@@ -69,8 +69,8 @@ def main() -> None:
     axes[0, 0].set_title("asked", fontsize=10)
     axes[0, 3].set_title("nearest in the gallery", fontsize=10)
     figure.suptitle(
-        f"{len(given)} of {len(answers)} questions are answered, {wrong} of them wrongly ({wrong / len(given):.1%}); "
-        f"certified: at most {RISK:.0%}",
+        f"{len(answered)} of {len(answers)} questions are answered, {wrong} of them wrongly "
+        f"({wrong / len(answered):.1%}); certified: at most {RISK:.0%}",
         fontsize=11,
     )
     figure.savefig(OUTPUT, dpi=110)

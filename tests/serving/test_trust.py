@@ -11,6 +11,7 @@ import probmetric
 from probmetric.data import load_columns, open_images
 from probmetric.errors import ProbMetricError
 from probmetric.serving.gallery_trust import fitting_certificate, read_certificates, write_certificates
+from probmetric.serving.looks import same
 from probmetric.trust import Certificate, CertificateError, monitor
 
 
@@ -246,3 +247,11 @@ def test_images_that_were_trained_on_calibrate_nothing(project, exported, model,
 def test_the_mark_of_training_images_is_stored(gallery, tmp_path):
     stored = probmetric.Gallery.open(gallery.save(tmp_path / "g"))
     assert len(stored.left_out.right) == len(gallery.left_out.right) < len(gallery)
+
+
+def test_looks_are_the_same_only_of_the_same_pixels():
+    looks = np.array([[0.1, 2.0], [0.5, -1.0], [np.nan, 1.0]], dtype=np.float32)
+    assert same(looks, looks[1:] + 1e-5).tolist() == [False, True, False]
+    assert same(looks, looks + 0.01).tolist() == [False, False, False]
+    assert same(looks, np.empty((0, 0), dtype=np.float32)).tolist() == [False, False, False]
+    assert same(np.empty((2, 0), dtype=np.float32), looks).tolist() == [False, False]

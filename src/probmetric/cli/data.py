@@ -108,5 +108,5 @@ def init(options: argparse.Namespace) -> None:
 
 
 def recommend(options: argparse.Namespace) -> None:
-    """`probmetric recommend`."""
+    """Print which method to deploy: `probmetric recommend`."""
     print(recommendation(params(), options.experiment))

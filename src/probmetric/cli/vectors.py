@@ -58,7 +58,7 @@ def certify(options: argparse.Namespace) -> None:
 
 
 def _columns(options: argparse.Namespace) -> dict[str, Any]:
-    """What the options say of the file, as `calibrating` takes it."""
+    """Return what the options say of the file, as `calibrating` takes it."""
     return {name: getattr(options, name) for name in ("label", "group", "trained_on")}
 
 

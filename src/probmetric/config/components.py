@@ -130,7 +130,7 @@ class BackboneChoice(_Registered):
 
     @property
     def has_head(self) -> bool:
-        """Whether it has a linear head with these options."""
+        """Say whether it has a linear head with these options."""
         return bool(models.REGISTRY.holds(self.name, "has_head", self.options))
 
     registry = models.REGISTRY

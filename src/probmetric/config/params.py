@@ -435,5 +435,5 @@ class Tuning(Strict):
 
     @property
     def budget(self) -> int:
-        """Training runs spent on each method."""
+        """Count the training runs spent on each method."""
         return self.trials * len(self.seeds) * self.folds

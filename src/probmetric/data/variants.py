@@ -124,6 +124,6 @@ def fold_split(labels: np.ndarray, split: np.ndarray, number: int) -> np.ndarray
 
 
 def same_images(summary: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two summaries of prepared datasets differ in nothing but what makes variants."""
+    """Say whether two summaries of prepared datasets differ in nothing but what makes variants."""
     plain, of_other = ({k: v for k, v in each.items() if k not in _OWN} for each in (summary, other))
     return plain == of_other

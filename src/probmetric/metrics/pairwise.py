@@ -128,7 +128,7 @@ def _pair(a: Sample, b: Sample, pooled: tuple[UnitVariance, UnitVariance] | None
 
 
 def _of_difference(a: UnitVariance, b: UnitVariance, seeds: int) -> UnitVariance:
-    """Variance of a difference of two means over `seeds` with variances `a` and `b`.
+    """Return the variance of a difference of two means over `seeds` with variances `a` and `b`.
 
     Its degrees of freedom are half way from the smaller of both to Welch's, with which 6 to 7 % of tables of 3 seeds
     and spreads that differ much have a false difference.
@@ -139,7 +139,7 @@ def _of_difference(a: UnitVariance, b: UnitVariance, seeds: int) -> UnitVariance
 
 
 def _pooled(samples: Mapping[str, Sample]) -> dict[str, UnitVariance]:
-    """Pooled variance of one value of each method; empty for few methods, or where nothing depends on the seed."""
+    """Pool the variance of one value of each method; empty for few methods, or where nothing depends on the seed."""
     if len(samples) < LEAST_POOLED:
         return {}
     values = [np.array(list(sample.values.values()), dtype=np.float64) for sample in samples.values()]

@@ -203,14 +203,14 @@ def p_value_of(mean: float, seeds: UnitVariance, units: UnitVariance) -> float:
 
 
 def half_width(seeds: UnitVariance, units: UnitVariance, tail: float = LEVEL / 2) -> float:
-    """Half width of an interval that leaves out `tail` on each side, see `paired_test`."""
+    """Return half the width of an interval that leaves out `tail` on each side, see `paired_test`."""
     from scipy.special import stdtrit
 
     return math.hypot(*(float(stdtrit(each.freedom, tail)) * each.variance**0.5 for each in (seeds, units)))
 
 
 def shared_unit_variance(a: Sample, b: Sample, seeds: Sequence[int]) -> UnitVariance | None:
-    """What the choice of the units adds to the variance of a mean difference of two methods over `seeds`.
+    """Return what the choice of the units adds to the variance of a mean difference of two methods over `seeds`.
 
     Where contributions of single units are unknown it is the sum of both methods' variances, which is more than enough
     for methods that fail on the same units.
@@ -260,7 +260,7 @@ def seeds_needed(effect_size: float, *, level: float = 0.05, power: float = 0.8,
 
 
 def unit_variance(contributions: Any) -> UnitVariance:
-    """What the choice of the units adds to the variance of the mean of `contributions` (seeds, units).
+    """Return what the choice of the units adds to the variance of the mean of `contributions` (seeds, units).
 
     Seeds and units are both samples. The variance of the mean over both is Var(seed) / n + Var(unit) / U +
     Var(rest) / (n U); the spread between the seeds' means shows the first and the last term, this is the middle one

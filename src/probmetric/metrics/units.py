@@ -110,7 +110,7 @@ class Images:
 
 
 def of_mean(images: Images) -> Contributions:
-    """What each unit contributes to the mean of the images' values: U / N * sum(value - mean) + mean.
+    """Return what each unit contributes to the mean of the images' values: U / N * sum(value - mean) + mean.
 
     Examples:
         >>> of_mean(Images.of([1.0, 1.0, 0.0, 1.0], [7, 7, 9, 9])).values.tolist()
@@ -123,7 +123,7 @@ def of_mean(images: Images) -> Contributions:
 
 
 def of_auroc(negative: Images, positive: Images) -> Contributions:
-    """What each unit contributes to P(a positive scores higher than a negative); a unit may have images of both.
+    """Return what each unit contributes to P(a positive scores higher than a negative); a unit may have images of both.
 
     An image's placement is the share of the other group that it is on the right side of; a unit's contribution sums
     the placements of its images less their mean, as Obuchowski's estimate of the variance does.
@@ -162,7 +162,7 @@ def expanded(values: Doubles, labels: Sequence[int], every: Sequence[int]) -> Do
 
 
 def mean_of(parts: Sequence[Contributions]) -> Contributions:
-    """What each unit contributes to the mean of numbers; a unit that has no part in one moves it not.
+    """Return what each unit contributes to the mean of numbers; a unit that has no part in one moves it not.
 
     Examples:
         >>> first, second = of_mean(Images.of([1, 0], [3, 4])), of_mean(Images.of([2, 0], [4, 5]))
@@ -179,7 +179,7 @@ def mean_of(parts: Sequence[Contributions]) -> Contributions:
 
 
 def error_of(contributions: Any) -> float:
-    """Standard error of the mean of `contributions` (U,); NaN for a single one.
+    """Return the standard error of the mean of `contributions` (U,); NaN for a single one.
 
     Examples:
         >>> error_of([0.0, 1.0, 1.0, 0.0])
@@ -190,7 +190,7 @@ def error_of(contributions: Any) -> float:
 
 
 def retrieval_units(per_query: Mapping[str, Doubles], asked: NDArray[np.bool_], doubt: Images, unit: str) -> ByUnit:
-    """What units contribute to recall@1, MAP@R and the AUROC of telling wrong answers by the queries' doubt.
+    """Return what units contribute to recall@1, MAP@R and the AUROC of telling wrong answers by the queries' doubt.
 
     Args:
         per_query: of `retrieval_per_query`, name -> (Q,).
@@ -212,7 +212,7 @@ def two_groups(images: Images, first: NDArray[np.bool_], second: NDArray[np.bool
 
 
 def resampled(measure: Callable[[Labels], float], units: Labels, *, resamples: int = 200, seed: int = 0) -> float:
-    """Standard deviation of `measure(rows)` over bootstrap samples of units, `rows` being all images of those drawn.
+    """Estimate the standard deviation of `measure(rows)` over bootstrap samples of units, with `rows` their images.
 
     Args:
         measure: rows of images, a unit's as often as it was drawn -> a number.

@@ -111,7 +111,7 @@ class Encoder(nn.Module):
 
     @property
     def layered(self) -> nn.Module:
-        """The part whose layers `training.layer_decay` counts."""
+        """Return the part whose layers `training.layer_decay` counts."""
         return self
 
     def set_batch_norm(self, policy: Literal["train", "frozen"]) -> None:

@@ -76,7 +76,7 @@ class Timm(Encoder):
 
     @property
     def layered(self) -> nn.Module:
-        """The network of timm, which knows its layers."""
+        """Return the network of timm, which knows its layers."""
         network: nn.Module = self.backbone
         return network
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from probmetric.config import ConfigError, Params, RunSettings
+from probmetric.config import ConfigError, Params
 from probmetric.io import present
 from probmetric.metrics.statistics import mean_interval
-from probmetric.models import REGISTRY as BACKBONES
 from probmetric.planning.expansion import plan_experiment
+from probmetric.reporting.settings import is_frozen
 from probmetric.retrieval.measures import retrieval_per_query
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.plan import Run
@@ -41,12 +41,12 @@ class Candidate:
 
     @functools.cached_property
     def by_class(self) -> NDArray[np.float64]:
-        """MAP@R and recall@1 of each validation class (C, 2), means over its images and the seeds."""
+        """Return MAP@R and recall@1 of each validation class (C, 2), means over its images and the seeds."""
         return np.mean([_by_class(RunFolder.named(run.name)) for run in self.runs], axis=0)
 
     @property
     def means(self) -> tuple[float, float]:
-        """MAP@R and recall@1, each the mean over the validation classes."""
+        """Return MAP@R and recall@1, each the mean over the validation classes."""
         precision, recall = self.by_class.mean(axis=0)
         return float(precision), float(recall)
 
@@ -87,15 +87,8 @@ def best(candidates: list[Candidate]) -> Candidate:
     return max(better, key=lambda each: each.means) if better else baseline or candidates[0]
 
 
-def is_frozen(settings: RunSettings) -> bool:
-    """Whether the embeddings are what a pretrained network, or whoever made the vectors, gives."""
-    backbone = settings.backbone
-    headless = not BACKBONES.holds(backbone.name, "has_head", backbone.options)
-    return headless and settings.training.epochs == 0
-
-
 def _lines(data: str, methods: Mapping[str, list[Run]]) -> list[str]:
-    candidates = [Candidate(name, tuple(runs), is_frozen(runs[0].settings)) for name, runs in methods.items()]
+    candidates = [Candidate(name, tuple(runs), is_frozen(runs[0].settings.plain())) for name, runs in methods.items()]
     chosen = best(candidates)
     width = max(len(name) for name in (*methods, data))
     lines = [f"{data:<{width}}  validation: MAP@R  recall@1"]

@@ -46,7 +46,7 @@ class Promise:
 
     @property
     def numbers(self) -> str:
-        """`77 are answered, 4 of them wrong`."""
+        """Return words such as `77 are answered, 4 of them wrong`."""
         wrong = f"{self.wrong:.0f}" if self.wrong >= 1.5 or not self.wrong else f"{self.wrong:.1f}"
         return f"{self.answered:.0f} are answered, {wrong} of them wrong"
 

@@ -104,7 +104,7 @@ def compare(metric: str, samples: Mapping[str, Sample], *, unranked: Collection[
 
 
 def _p_value(metric: str, method: str, tests: Pairwise) -> float:
-    """Smallest p-value of the tests in which a method is behind or equal; NaN where it was not tested."""
+    """Return the smallest p-value of the tests in which a method is behind or equal; NaN where it was not tested."""
     behind = [
         test.p_value
         for (first, _), test in tests.items()
@@ -114,7 +114,7 @@ def _p_value(metric: str, method: str, tests: Pairwise) -> float:
 
 
 def _state(p_value: float, detectable: float, span: float) -> State:
-    """The state of a method that is not the best, among methods whose means span so much."""
+    """Return the state of a method that is not the best, among methods whose means span so much."""
     if p_value < LEVEL:
         return "worse"
     if math.isnan(detectable):

@@ -131,7 +131,7 @@ class ReportContext:
 
     @property
     def data(self) -> list[str]:
-        """Datasets with their noise, whatever the split of their classes, in the experiment's order."""
+        """List datasets with their noise, whatever the split of their classes, in the experiment's order."""
         return list(dict.fromkeys(key.group for key in self.expected))
 
     @property

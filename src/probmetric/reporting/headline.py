@@ -115,11 +115,9 @@ def gain_over(method: Sample, frozen: Sample) -> Gain:
         dict.fromkeys(seeds, frozen.errors[constant]) if constant in frozen.errors else {},
         frozen.units,
     )
-    test = paired_test(
-        [method.values[seed] for seed in seeds],
-        [same.values[seed] for seed in seeds],
-        units=(units := shared_unit_variance(method, same, seeds) or NO_UNITS),
-    )
+    units = shared_unit_variance(method, same, seeds) or NO_UNITS
+    values, constants = [method.values[seed] for seed in seeds], [same.values[seed] for seed in seeds]
+    test = paired_test(values, constants, units=units)
     if math.isnan(test.error):
         return Gain(test.difference, None)
     return Gain(test.difference, half_width(UnitVariance(test.error**2, len(seeds) - 1), units))

@@ -76,7 +76,7 @@ class Contents:
 
     @functools.cached_property
     def browsers(self) -> list[questions.Browser]:
-        """Questions to click through, of every dataset with pictures."""
+        """Return questions to click through, of every dataset with pictures."""
         return questions.browsers(self.context)
 
     @functools.cached_property
@@ -155,10 +155,10 @@ def _script() -> dict[str, str]:
 
 
 def _answer(contents: Contents) -> Values:
-    found = answers(contents.table)
+    cards = answers(contents.table)
     return {
-        "answers": found,
-        "headlines": headlines(contents.context, found),
+        "answers": cards,
+        "headlines": headlines(contents.context, cards),
         "browsers": {browser.title: browser for browser in contents.browsers},
         "cautions": contents.cautions,
         "certificates": contents.certificates,
@@ -183,7 +183,7 @@ def _uncertainty(contents: Contents) -> Values | None:
 
 def _added(contents: Contents) -> Values | None:
     scores = uncertainty.score_tables(contents.context)
-    errors = {title: table for title, found in scores.items() for table in found if table.adds}
+    errors = {title: table for title, tables in scores.items() for table in tables if table.adds}
     return {"scores": errors} if errors else None
 
 
@@ -213,8 +213,8 @@ def _folders(context: ReportContext) -> dict[tuple[str, str], list[tuple[int, st
 
 
 def _claims(contents: Contents) -> Values | None:
-    found = board.board(contents.context, contents.findings)
-    return {"board": found, "texts": board} if found.lines else None
+    verdicts = board.board(contents.context, contents.findings)
+    return {"board": verdicts, "texts": board} if verdicts.lines else None
 
 
 def _published(contents: Contents) -> Values | None:

@@ -134,12 +134,12 @@ class Browser:
 
     @property
     def wrong(self) -> list[Question]:
-        """The surest wrong answers."""
+        """Return the surest wrong answers."""
         return [question for question in self.questions if not question.right][:FIRST]
 
     @property
     def right(self) -> list[Question]:
-        """Some right answers, in no order."""
+        """Return some right answers, in no order."""
         return [question for question in reversed(self.questions) if question.right][:FIRST]
 
     def rows(self) -> list[list[float]]:
@@ -163,20 +163,18 @@ def browsers(context: ReportContext) -> list[Browser]:
 
     Where some test images are a gallery for the others (places, `query` and `gallery`), there are none.
     """
-    album = Album(context.prepared)
-    runs = best_runs(context, "mean", "label", "index")
-    asked = [run for data, run in runs.items() if album.has(data) and present(run.matches_file)]
-    asked = [run for run in asked if _asks_all(run)]
-    return [_browser(context, run, album, number) for number, run in enumerate(asked)]
+    album, listed = Album(context.prepared), list[Browser]()
+    for data, run in best_runs(context, "mean", "label", "index").items():
+        if album.has(data) and present(run.matches_file):
+            browser = _browser(context, run, album, len(listed))
+            listed += [browser] if browser else []
+    return listed
 
 
-def _asks_all(run: RunFolder) -> bool:
-    record = run.matches()[0].get("test")
-    return record is not None and len(record["right"]) == len(run.tensors("test", "index")["index"])
-
-
-def _browser(context: ReportContext, run: RunFolder, album: Album, number: int) -> Browser:
-    data, test, record = run.key.data, run.tensors("test", "mean", "label", "index"), run.matches()[0]["test"]
+def _browser(context: ReportContext, run: RunFolder, album: Album, number: int) -> Browser | None:
+    data, test, record = run.key.data, run.tensors("test", "mean", "label", "index"), run.matches()[0].get("test")
+    if record is None or len(record["right"]) < len(test["index"]):
+        return None
     table, _ = read_table(context.prepared / data, ["class_name", "path"])
     names, paths = (values_of(table, name)[test["index"]] for name in ("class_name", "path"))
     labels, codes = np.unique(test["label"], return_inverse=True)
@@ -214,17 +212,17 @@ class _Answers:
 
     @functools.cached_property
     def asked(self) -> NDArray[np.bool_]:
-        """Which images have another one of their class (N,)."""
+        """Say which images have another one of their class (N,)."""
         return self.record["asked"].astype(bool)
 
     @functools.cached_property
     def right(self) -> NDArray[np.bool_]:
-        """Which answers are right (N,)."""
+        """Say which answers are right (N,)."""
         return self.record["right"].astype(bool)
 
     @functools.cached_property
     def p_right(self) -> NDArray[np.float64]:
-        """P(right) (N,) from the free scores, cross-fitted over classes; NaN where it cannot be stated."""
+        """State P(right) (N,) from the free scores, cross-fitted over classes; NaN where it cannot be stated."""
         stated = np.full(len(self.right), np.nan)
         doubts = {score: self.record.get(f"doubt.{score}") for score in free_scores()}
         free = {score: values[self.asked] for score, values in doubts.items() if values is not None}
@@ -244,8 +242,8 @@ class _Answers:
         """Return the questions that the images `rows` (Q,) are."""
         if not len(rows):
             return []
-        found = search(self.mean[rows], self.mean, k=min(len(self.mean) - 1, NEAREST), self_index=rows)
-        lists = zip(rows.tolist(), found.rows.tolist(), found.cosines.tolist(), strict=True)
+        nearest = search(self.mean[rows], self.mean, k=min(len(self.mean) - 1, NEAREST), self_index=rows)
+        lists = zip(rows.tolist(), nearest.rows.tolist(), nearest.cosines.tolist(), strict=True)
         return [
             Question(row, nearest, cosines, bool(self.right[row]), float(self.p_right[row]))
             for row, nearest, cosines in lists

@@ -43,7 +43,7 @@ _SPLITS = {name: name for name in ("val", "train", "last", "ood")} | {"training"
 
 @dataclass(frozen=True, kw_only=True)
 class Series(Sample):
-    """One metric of one method (with its overrides) on one dataset and noise rate, by seed.
+    """Return one metric of one method (with its overrides) on one dataset and noise rate, by seed.
 
     Attributes:
         key: a run of the method there.
@@ -278,7 +278,7 @@ def _check_units(rows: pd.DataFrame, where: str) -> None:
 
 
 def _series(rows: pd.DataFrame, key: RunKey) -> Series:
-    """One metric of one method: its rows, one per seed."""
+    """Return one metric of one method: its rows, one per seed."""
     last = next(iter(cast("Iterable[Any]", rows.iloc[-1:].itertuples())))
     kept, estimated = rows[rows["contributions"].notna()], rows[rows["unit_error"].notna()]
     return Series(

@@ -37,9 +37,8 @@ _SETTINGS = {
 _OF_TRAINING = ("training.batch_size", "training.augment", "training.optimizer", "training.learning_rate")
 
 
-def is_frozen(run: RunFolder) -> bool:
-    """Return whether a run measures what a pretrained model gives: no training, no head, nothing fitted to the data."""
-    settings = run.record.get("settings") or {}
+def is_frozen(settings: Mapping[str, Any]) -> bool:
+    """Say whether a run's settings measure what a pretrained model gives: no training, no head, nothing fitted."""
     backbone = settings.get("backbone") or {}
     headless = (backbone.get("options") or {}).get("head") == "none"
     untrained = (settings.get("training") or {}).get("epochs") == 0
@@ -50,7 +49,7 @@ def frozen_baselines(context: ReportContext) -> dict[str, str]:
     """Return dataset -> the method that is its frozen baseline, the experiment's first of several; absent for none."""
     baselines: dict[str, str] = {}
     for run in context.runs:
-        if run.key.group not in baselines and is_frozen(run):
+        if run.key.group not in baselines and is_frozen(run.record.get("settings") or {}):
             baselines[run.key.group] = run.key.variant
     return baselines
 

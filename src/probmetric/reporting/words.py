@@ -34,7 +34,7 @@ def noise_words(noise: LabelNoise) -> str:
 
 
 def plus_minus(half_width: float | None, digits: int) -> str:
-    """` ± 0.004`; what rounds to nothing is said to be smaller than the last digit, and nothing where it is unknown."""
+    """Return words such as ` ± 0.004`; what rounds to nothing is below the last digit, what is unknown is left out."""
     if half_width is None or math.isnan(half_width):
         return ""
     text = f"{half_width:.{digits}f}"

@@ -231,8 +231,8 @@ def _trusted(results: Results, test: Embeddings, answers: Mapping[str, Answers],
     if stated is not None:
         results.add_diagram("p_right", reliability(stated, answers["test"].right[answers["test"].asked]))
     if "test" in answers:
-        asked = facts.asked(test)
-        rows = np.arange(len(test["index"])) if asked is None else asked.queries
+        sides = facts.asked(test)
+        rows = np.arange(len(test["index"])) if sides is None else sides.queries
         results.curves |= _severities(test["index"][rows], facts.distortions, answers["test"], stated)
         if facts.places is None:
             _add_strangers_within(results, answers["test"], results.units[rows])
@@ -245,8 +245,8 @@ def _add_strangers_within(results: Results, answers: Answers, units: NDArray[np.
         return
     answerable = answers.rows(answers.asked)
     results.add(group, ood_metrics(answerable.own, alone.own) | stranger_aurocs(answerable, alone))
-    known = Images.of(answers.own, units, answers.asked)
-    results.by_unit.add_auroc(f"{group}/auroc", known, Images.of(answers.own, units, ~answers.asked))
+    answered = Images.of(answers.own, units, answers.asked)
+    results.by_unit.add_auroc(f"{group}/auroc", answered, Images.of(answers.own, units, ~answers.asked))
 
 
 def _verification(test: Embeddings, pairs: Pairs) -> dict[str, float]:
@@ -330,22 +330,22 @@ def run_answers(run: RunFolder, ks: Sequence[int] = (), facts: ImageFacts | None
     """
     test = run.embeddings("test")
     facts = facts or ImageFacts()
-    asked, places = facts.asked(test), facts.places
+    sides, places = facts.asked(test), facts.places
     answers: dict[str, Answers | None] = {}
     if places is not None:
         answers["test"] = place_answers(test.tensors, places.of(test["index"]), ks)
     else:
-        among = answers_among_others(test, ks) if asked is None else asked.answers(test.tensors, test["label"], ks)
+        among = answers_among_others(test, ks) if sides is None else sides.answers(test.tensors, test["label"], ks)
         answers["test"] = among
     if run.holds("val", "mean"):
         val = run.embeddings("val")
         among = place_answers(val.tensors, places.of(val["index"]), ks) if places else answers_among_others(val, ks)
         answers["val"] = among
-    if run.holds("ood", "mean") and len(test["mean"] if asked is None else asked.gallery) >= LEAST:
+    if run.holds("ood", "mean") and len(test["mean"] if sides is None else sides.gallery) >= LEAST:
         strangers, searched = run.embeddings("ood"), test["label"]
-        if asked is not None:
+        if sides is not None:
             searched = np.full_like(searched, JUNK)
-            searched[asked.gallery] = test["label"][asked.gallery]
+            searched[sides.gallery] = test["label"][sides.gallery]
         for name, rows in ood_rows(strangers).items():
             record = {key: values[rows] for key, values in strangers.tensors.items() if key in KEPT}
             answers[f"ood/{name}"] = asked_in(record, np.full(rows.sum(), -1), test.tensors, searched)
@@ -373,16 +373,16 @@ def answer_metrics(
 ) -> Results:
     """Return what the answers to a split's images say: retrieval, selective answers, samples, classification."""
     facts = facts or ImageFacts()
-    asked = facts.asked(test)
-    queries = per_query(test, tuple(dict.fromkeys((1, *settings.ks))), answers, asked)
+    sides = facts.asked(test)
+    queries = per_query(test, tuple(dict.fromkeys((1, *settings.ks))), answers, sides)
     results = Results(ByUnit(facts.unit), facts.units(test))
     results.add("retrieval", summarize(queries))
-    _other_spaces(results, test, settings, asked)
+    _other_spaces(results, test, settings, sides)
     if np.any(queries["positives"] > 0):
-        if "samples" in test.tensors and asked is None:
+        if "samples" in test.tensors and sides is None:
             _sampled(results, test, settings)
         if answers is not None:
-            units = results.units if asked is None else results.units[asked.queries]
+            units = results.units if sides is None else results.units[sides.queries]
             _selective(results, queries, answers, units)
     columns = _columns(test)
     if columns is not None:
@@ -419,14 +419,14 @@ def evaluate_ood(test: Embeddings, ood: Embeddings, answers: Mapping[str, Answer
     return results
 
 
-def per_query(split: Embeddings, ks: tuple[int, ...], answers: Answers | None, asked: Asked | None = None) -> PerQuery:
+def per_query(split: Embeddings, ks: tuple[int, ...], answers: Answers | None, sides: Asked | None = None) -> PerQuery:
     """Return retrieval metrics of each query of a split, read from its answers where these have all cutoffs."""
     listed = {} if answers is None else answers.retrieval
     names = [*metric_names(ks), "positives"]
     if all(name in listed for name in names):
         return {name: listed[name] for name in names}
-    if asked is not None:
-        return asked.per_query(split["mean"], split["label"], ks)
+    if sides is not None:
+        return sides.per_query(split["mean"], split["label"], ks)
     return retrieval_per_query(split["mean"], split["label"], ks=ks)
 
 
@@ -448,7 +448,7 @@ def selective(queries: PerQuery, answers: Answers) -> tuple[dict[str, float], di
     return metrics, {"removed": curve.removed.tolist(), "accuracy": curve.accuracy.tolist()}
 
 
-def _other_spaces(results: Results, test: Embeddings, settings: Evaluation, asked: Asked | None) -> None:
+def _other_spaces(results: Results, test: Embeddings, settings: Evaluation, sides: Asked | None) -> None:
     """Add recall, R-precision and MAP@R by Euclidean and, for a hyperbolic loss, Poincare distance.
 
     Both need the norm of the raw embedding, which is the concentration under uncertainty "norm". On the unit ball the
@@ -463,7 +463,7 @@ def _other_spaces(results: Results, test: Embeddings, settings: Evaluation, aske
         rows["poincare"] = radius[:, None] * mean
     kept = [f"recall_at_{k}" for k in settings.ks] + ["r_precision", "map_at_r"]
     for space, points in rows.items():
-        ask = retrieval_per_query if asked is None else asked.per_query
+        ask = retrieval_per_query if sides is None else sides.per_query
         values = summarize(ask(points, test["label"], ks=settings.ks, distance=space))
         results.add(f"retrieval_{space}", {name: values[name] for name in kept})
 

@@ -137,7 +137,7 @@ class RunKey:
 
     @property
     def group(self) -> str:
-        """The same without its split of the classes: what a table stands for."""
+        """Return the same without its split of the classes: what a table stands for."""
         return without_split(self.data)
 
     @property

@@ -59,7 +59,7 @@ class Places:
 
     @property
     def sides(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Rows of the queries (Q,) and of the database (D,)."""
+        """Return rows of the queries (Q,) and of the database (D,)."""
         queries, database = (np.flatnonzero(self.columns["role"] == role) for role in ("query", "database"))
         return queries, database
 
@@ -102,8 +102,8 @@ def place_answers(record: Mapping[str, NDArray[Any]], places: Places, ks: Sequen
     values, queries, database = place_retrieval(record["mean"], places, ks=tuple(dict.fromkeys((1, *ks))))
     if not values:
         return None
-    asked, searched = ({name: each[rows] for name, each in record.items()} for rows in (queries, database))
-    answers = asked_in(asked, asked["label"], searched, searched["label"])
+    queried, searched = ({name: each[rows] for name, each in record.items()} for rows in (queries, database))
+    answers = asked_in(queried, queried["label"], searched, searched["label"])
     match = replace(answers.match, indices=database[answers.match.indices])
     right, answerable = values["recall_at_1"] == 1, values["positives"] > 0
     return replace(answers, match=match, right=right, asked=answerable, retrieval=values)

@@ -68,7 +68,7 @@ class Embedder(Protocol):
         ...
 
     def trained_on(self, looks: np.ndarray) -> np.ndarray:
-        """Which images the model was trained on, as of `Model.trained_on`."""
+        """Say which images the model was trained on, as of `Model.trained_on`."""
         ...
 
 

@@ -66,11 +66,13 @@ def same(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Say which of the looks (N, L) are those of an image among `others` (K, L): to `SAME`, which devices differ by."""
     import scipy.spatial
 
-    known, asked = (each[np.isfinite(each).all(axis=1)] for each in (others, rows))
-    if not len(known) or not len(asked) or known.shape[1] != rows.shape[1] or not rows.shape[1]:
-        return np.zeros(len(rows), dtype=bool)
-    distance = scipy.spatial.cKDTree(known).query(np.nan_to_num(rows, nan=np.inf), distance_upper_bound=SAME)[0]
-    return np.asarray(np.isfinite(distance))
+    finite = np.isfinite(rows).all(axis=1)
+    others = others[np.isfinite(others).all(axis=1)]
+    alike = np.zeros(len(rows), dtype=bool)
+    if len(others) and finite.any() and 0 < rows.shape[1] == others.shape[1]:
+        distance = scipy.spatial.cKDTree(others).query(rows[finite], distance_upper_bound=SAME)[0]
+        alike[finite] = np.isfinite(distance)
+    return alike
 
 
 def some(rows: np.ndarray) -> np.ndarray:

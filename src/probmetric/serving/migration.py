@@ -70,8 +70,10 @@ def migrate(old: Vectors, new: Vectors, seed: int = 0) -> Migrated:
     cosine = float(np.einsum("ij,ij->i", rows[held[:, 0]], after[held[:, 1]]).mean())
     labels = np.array(old.labels)
     recalls = (
-        float((labels[fitted[found, 0]] == labels[held[:, 0]]).mean())
-        for found in (search(after[held[:, 1]], side).rows[:, 0] for side in (after[fitted[:, 1]], rows[fitted[:, 0]]))
+        float((labels[fitted[nearest, 0]] == labels[held[:, 0]]).mean())
+        for nearest in (
+            search(after[held[:, 1]], side).rows[:, 0] for side in (after[fitted[:, 1]], rows[fitted[:, 0]])
+        )
     )
     rows[held[:, 0]] = after[held[:, 1]]
     calibrates = np.zeros(len(rows), dtype=bool)

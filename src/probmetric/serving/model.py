@@ -163,7 +163,7 @@ class Model:
 
     @functools.cached_property
     def _training_looks(self) -> np.ndarray:
-        """Looks (T, L) of the images that the model was trained on; (0, 0) where nobody knows them."""
+        """Return looks (T, L) of the images that the model was trained on; (0, 0) where nobody knows them."""
         stored = self.parts.tensors[REFERENCE].get("looks")
         if stored is not None:
             return stored.numpy()

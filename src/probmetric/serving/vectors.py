@@ -201,15 +201,15 @@ def calibrating(
     """
     vectors = read_vectors(file, label=label, group=group)
     trained = read_vectors(trained_on, label=label) if trained_on else None
-    gallery, asked = vectors.parts
+    gallery, calibration = vectors.parts
     if queries is not None:
-        asked = read_vectors(queries, label=label, group=group)
-    elif asked is None and (group or trained is not None):
-        gallery, asked = held_out(vectors, trained)
-        log.info("%d rows calibrate, chosen with seed 0; the other %d are the gallery", len(asked), len(gallery))
-    if asked is not None and trained is not None:
-        asked = _fresh(asked, trained)
-    return gallery, asked
+        calibration = read_vectors(queries, label=label, group=group)
+    elif calibration is None and (group or trained is not None):
+        gallery, calibration = held_out(vectors, trained)
+        log.info("%d rows calibrate, chosen with seed 0; the other %d are the gallery", len(calibration), len(gallery))
+    if calibration is not None and trained is not None:
+        calibration = _fresh(calibration, trained)
+    return gallery, calibration
 
 
 def warn_of_bursts(vectors: Vectors) -> None:

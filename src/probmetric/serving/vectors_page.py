@@ -92,10 +92,10 @@ def write_page(
         CertificateError: rows without a class, or one class.
     """
     step("asking each vector among the others" if queries is None else "asking the calibration queries")
-    asked = () if queries is None else (None, queries.rows, queries.labels)
-    answers = gallery.left_out if queries is None else gallery.asked(*asked)
+    calibration = () if queries is None else (None, queries.rows, queries.labels)
+    answers = gallery.left_out if queries is None else gallery.asked(*calibration)
     step("certificates")
-    certificates = _certificates(gallery.promises(*asked, groups=None if queries is None else queries.groups))
+    certificates = _certificates(gallery.promises(*calibration, groups=None if queries is None else queries.groups))
     step("strangers")
     contents = Contents(gallery, answers, _stated(answers), certificates, _strangers(gallery), queries is None)
     sections = (_lead, _retrieval, _certified, _scores, _probability, _of_strangers, _labels)
@@ -138,10 +138,12 @@ def _strangers(gallery: Gallery) -> tuple[Answers, Answers] | None:
     familiar = np.flatnonzero(drawn & np.isin(labels, labels[rest]))
     strangers = np.sort(generator.permutation(np.flatnonzero(strange))[:ASKED])
     searched = {name: np.asarray(values[rest]) for name, values in rows.items()}
-    asked = ({name: np.asarray(values[chosen]) for name, values in rows.items()} for chosen in (strangers, familiar))
+    questions = (
+        {name: np.asarray(values[chosen]) for name, values in rows.items()} for chosen in (strangers, familiar)
+    )
     truths = np.full(len(strangers), -1), labels[familiar]
     first, second = (
-        asked_in(record, truth, searched, labels[rest]) for record, truth in zip(asked, truths, strict=True)
+        asked_in(record, truth, searched, labels[rest]) for record, truth in zip(questions, truths, strict=True)
     )
     return first, second
 
@@ -161,12 +163,12 @@ def _lead(contents: Contents) -> str:
         )
     facts = f"{len(gallery):,} vectors of {gallery.dim} dimensions, {len(np.unique(gallery.labels)):,} classes."
     rows = "rows were asked, each among the others" if contents.among else "calibration queries were asked"
-    asked = f"{len(right):,} {rows}."
-    return f"<p class=lead>{promise} {alone}</p><p>{facts} {asked}</p>"
+    count = f"{len(right):,} {rows}."
+    return f"<p class=lead>{promise} {alone}</p><p>{facts} {count}</p>"
 
 
 def _retrieval(contents: Contents) -> str:
-    """Of many rows some are asked, and MAP@R, for which all pairs are needed, is not told."""
+    """Measure retrieval; of many rows some ask, and MAP@R, for which all pairs are needed, is not told."""
     mean, labels, retrieval = contents.gallery.record["mean"], contents.gallery.labels, contents.answers.retrieval
     recall = float(contents.answers.right.mean())
     rows = [["as they are", recall, *([float(retrieval["map_at_r"].mean())] if retrieval else [])]]
@@ -178,9 +180,9 @@ def _retrieval(contents: Contents) -> str:
             )
             rows.append(["whitened", values["recall_at_1"], values["map_at_r"]])
         else:
-            found = search(whitened[queries], whitened, self_index=queries).rows[:, 0]
+            nearest = search(whitened[queries], whitened, self_index=queries).rows[:, 0]
             answerable = np.bincount(labels)[labels[queries]] > 1
-            rows.append(["whitened", float((labels[found] == labels[queries])[answerable].mean())])
+            rows.append(["whitened", float((labels[nearest] == labels[queries])[answerable].mean())])
     return f"<h2>Retrieval</h2>{_table(['vectors', 'recall@1', 'MAP@R'][: len(rows[0])], rows)}"
 
 

@@ -148,12 +148,12 @@ class FeatureSource:
 
     @property
     def labels(self) -> np.ndarray:
-        """Class of every image (N,)."""
+        """Return the class of every image (N,)."""
         return self.source.labels
 
     @property
     def index(self) -> np.ndarray:
-        """Number of every image (N,)."""
+        """Return the number of every image (N,)."""
         return self.source.index
 
     def __len__(self) -> int:

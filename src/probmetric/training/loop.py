@@ -119,7 +119,7 @@ class Trainer:
 
     @property
     def weights(self) -> Weights:
-        """The weights that are measured and written: those of the last step, or their moving average."""
+        """Return the weights that are measured and written: those of the last step, or their moving average."""
         return weights_of(*self._measured)
 
     @property

@@ -70,8 +70,8 @@ def truth_metrics(answers: Answers, truth: Truth, *, seed: int = 0) -> dict[str,
     right, exact = answers.right[kept], truth.of(answers.match.classes[:, 0])[kept]
     if answers.told_apart:
         ceiling = auroc(-exact[right], -exact[~right])
-        own, entropy = (score[kept] for score in (answers.own, truth.entropy))
-        of_own, of_image = (auroc(score[right], score[~right]) for score in (own, entropy))
+        scores = (answers.own[kept], truth.entropy[kept])
+        of_own, of_image = (auroc(score[right], score[~right]) for score in scores)
         metrics |= {"error_auroc": ceiling, "error_auroc_regret": ceiling - of_own}
         metrics |= {"image_auroc": of_image, "image_auroc_regret": of_image - of_own}
     if stated is not None:

@@ -129,7 +129,7 @@ class OwnData(Source):
 
     @property
     def listings(self) -> list[str]:
-        """The file of `class_order`, if it names one."""
+        """Return the file of `class_order`, if it names one."""
         return [] if self.class_order in ("", "name") else [self.class_order]
 
     def order_file(self, where: Path) -> Path:

@@ -91,9 +91,9 @@ class Lfw(Photographs):
         if self.training_folds >= folds:
             raise DataError(f"lfw: training_folds {self.training_folds} of {folds} in {listing} leave none to verify.")
         if self.training_folds:
-            known = [row for fold in range(self.training_folds) for pair in pairs[fold::folds] for row in pair[:2]]
+            paired = [row for fold in range(self.training_folds) for pair in pairs[fold::folds] for row in pair[:2]]
             pairs = [pair for place, pair in enumerate(pairs) if place % folds >= self.training_folds]
-            trained = np.unique(label[known])
+            trained = np.unique(label[paired])
             held = validation_classes(trained, "standard", 0, seed)
             columns["split"][np.isin(label, trained)] = "train"
             columns["split"][np.isin(label, held)] = "val"

@@ -66,7 +66,7 @@ class Board:
 
     @property
     def corrected(self) -> str:
-        """One sentence: how many verdicts are left after correction over all claims."""
+        """Say in one sentence how many verdicts are left after correction over all claims."""
         findings = [each for line in self.lines for cell in line.cells for each in cell if each.corrected]
         decided = [each for each in findings if each.verdict != "undecided"]
         left = sum(each.corrected != "undecided" for each in decided)
@@ -79,7 +79,7 @@ class Board:
 
     @property
     def summary(self) -> str:
-        """One sentence: how many claims hold, and how many could not be tested."""
+        """Say in one sentence how many claims hold, and how many could not be tested."""
         papers = [line for line in self.lines if not line.claim.ours]
         count = Counter(line.overall for line in papers)
         parts = [_counted(text, count[name]) for name, text in _SENTENCE.items() if count[name]]
@@ -131,7 +131,7 @@ def overall(of_datasets: Iterable[str]) -> str:
 
 
 def verdict(finding: Finding) -> str:
-    """`does not hold`, `holds against the 4 of 5 that ran`."""
+    """Return words such as `does not hold`, `holds against the 4 of 5 that ran`."""
     if finding.verdict != "holds in part":
         return finding.verdict
     opponents = len(finding.claim.against)
@@ -163,7 +163,7 @@ def details(finding: Finding, name: Callable[[str], str]) -> str:
 
 
 def _as_printed(finding: Finding) -> str:
-    """`by ECE (retrieval as published): does not hold, -0.009 ± 0.003`."""
+    """Return words such as `by ECE (retrieval as published): does not hold, -0.009 ± 0.003`."""
     other = finding.as_printed
     return f"by {label(other.claim.metric)}: {other.verdict}, {numbers(other)}" if other else ""
 

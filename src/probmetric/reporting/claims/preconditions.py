@@ -69,7 +69,7 @@ def _converged(context: ReportContext, claim: Claim, data: str, variants: Sequen
 
 
 def _gain_of_longer(context: ReportContext, claim: Claim, data: str, variant: str) -> str:
-    """Why `variant` is not seen to have converged, compared with the same method trained for another length."""
+    """Say why `variant` is not seen to have converged, compared with the same method trained for another length."""
     measured = {each.variant: each for each in context.series(data, claim.metric)}
     if variant not in measured:
         return f"has no {claim.metric}"
@@ -93,12 +93,12 @@ def _gain_of_longer(context: ReportContext, claim: Claim, data: str, variant: st
 
 
 def _trained_by(context: ReportContext, data: str, variant: str) -> list[RunFolder]:
-    """The runs that trained the encoders of a method's runs."""
+    """Return the runs that trained the encoders of a method's runs."""
     return [context.trained_by(run) for run in _runs(context, data, [variant])]
 
 
 def _as_in_paper(context: ReportContext) -> bool:
-    """Whether an experiment repeats a paper's table on the paper's data."""
+    """Say whether an experiment repeats a paper's table on the paper's data."""
     table, _, substitute = context.name.partition("@")
     return table.partition("/")[0] in PAPERS and not substitute
 

@@ -137,7 +137,7 @@ class _Case:
 
 
 def _change(after: Series, before: Series) -> Series:
-    """Differences seed by seed and unit by unit; of the standard errors none is known."""
+    """Return differences seed by seed and unit by unit; of the standard errors none is known."""
     both = after.values.keys() & before.values.keys()
     with_units = both & after.contributions.keys() & before.contributions.keys()
     if with_units and after.unit_labels != before.unit_labels:
@@ -224,7 +224,7 @@ def _finding(claim: Claim, data: str, tests: Mapping[str, _Test], missing: Names
 
 
 def _verdict(tests: Mapping[str, _Test], adjusted: Mapping[str, float], missing: Names) -> tuple[Verdict, list[str]]:
-    """The verdict and the opponents behind it; who has not met all opponents has beaten those that were run."""
+    """Return the verdict and the opponents behind it; who has not met all opponents has beaten those that were run."""
     significant = [name for name in tests if adjusted[name] < LEVEL]
     if refuting := [name for name in significant if not tests[name].favours]:
         return "does not hold", refuting
@@ -234,7 +234,7 @@ def _verdict(tests: Mapping[str, _Test], adjusted: Mapping[str, float], missing:
 
 
 def _needed(test: _Test, opponents: int) -> tuple[int | None, bool]:
-    """(seeds that would decide, whether the test classes are too few for any number of seeds).
+    """Return (seeds that would decide, whether the test classes are too few for any number of seeds).
 
     Both take the difference found for the true one, the strictest level of Holm's and a power of 80 %.
     """

@@ -104,10 +104,10 @@ def _risks(run: RunFolder) -> dict[str, np.ndarray] | None:
     record = run.matches()[0].get("test") if present(run.matches_file) else None
     if record is None or not record["asked"].any():
         return None
-    asked, certificate = record["asked"].astype(bool), certificate_of(run)
-    doubts = {name.removeprefix("doubt."): values[asked] for name, values in record.items()}
+    counted, certificate = record["asked"].astype(bool), certificate_of(run)
+    doubts = {name.removeprefix("doubt."): values[counted] for name, values in record.items()}
     doubt = certified_doubt(certificate, doubts) if certificate else doubts["disagreement"]
-    wrong = 1.0 - accuracy_by_coverage(doubt, record["right"][asked].astype(np.float64))
+    wrong = 1.0 - accuracy_by_coverage(doubt, record["right"][counted].astype(np.float64))
     return {"answered": np.arange(1, len(wrong) + 1) / len(wrong), "wrong": wrong}
 
 

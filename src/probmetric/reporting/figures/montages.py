@@ -47,7 +47,7 @@ class Album:
         self._open = functools.cache(self._store)
 
     def has(self, data: str) -> bool:
-        """Whether dataset `data` is prepared, and of images."""
+        """Say whether dataset `data` is prepared, and of images."""
         folder = self.prepared / data
         return present(folder / MANIFEST) and "dimensions" not in read_summary(folder)
 
