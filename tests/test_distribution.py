@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fnmatch
+import json
 import os
 import re
 import subprocess
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import probmetric
+from probmetric.cli import parser
 from probmetric.planning.template import FILES
 
 ROOT = Path(__file__).parents[1]
@@ -73,6 +76,17 @@ def test_the_wheel_holds_every_file_of_the_package(wheel):
     assert f"probmetric-{probmetric.__version__}.dist-info/licenses/LICENSE" in names
     tracked = subprocess.run(["git", "ls-files", *FILES], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     assert not {f"probmetric/template/{name}" for name in tracked.split()} - names
+
+
+def test_the_container_file_installs_the_wheel_with_extras_it_has_and_starts_a_command_it_knows(wheel):
+    text = (ROOT / "Containerfile").read_text()
+    extras = set(re.search(r"\.whl\)\[([a-z,]+)\]", text)[1].split(","))
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = archive.read(f"probmetric-{probmetric.__version__}.dist-info/METADATA").decode()
+    assert extras <= set(re.findall(r"^Provides-Extra: (.+)$", metadata, re.MULTILINE))
+    assert fnmatch.fnmatch(wheel.name, re.search(r"dist/(\S+)", text)[1])
+    parsed = parser().parse_args(json.loads(re.search(r"^CMD (.+)$", text, re.MULTILINE)[1]))
+    assert (parsed.model, parsed.gallery, parsed.port) == ("/model", Path("/gallery"), 8000)
 
 
 def test_the_library_and_the_command_work_in_an_empty_folder(installed, tmp_path):
