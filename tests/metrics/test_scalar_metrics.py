@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from probmetric.metrics import (
     agreement,
     auroc,
-    bootstrap_interval,
     calibration_error,
     classification_metrics,
     classwise_calibration_error,
@@ -261,32 +260,6 @@ def test_holm_leaves_missing_tests_out():
     np.testing.assert_allclose(holm([0.02, np.nan, 0.03]), [0.04, np.nan, 0.04])
 
 
-def test_bootstrap_covers_the_mean_and_is_seeded():
-    values = np.random.default_rng(8).random(400)
-    low, high = bootstrap_interval(values, seed=1)
-    assert (low, high) == bootstrap_interval(values, seed=1)
-    mean, half = mean_interval(values)
-    assert low == pytest.approx(mean - half, abs=0.2 * half)
-    assert high == pytest.approx(mean + half, abs=0.2 * half)
-
-
-@pytest.mark.parametrize(("count", "resamples"), [(7, 50), (1, 3), (3_000_000, 3)])
-def test_bootstrap_by_definition(count, resamples):
-    """One resample after the other, whatever the blocks; of three million values a block is one resample."""
-    values = np.random.default_rng(count).random(count)
-    generator = np.random.default_rng(5)
-    means = [values[generator.integers(0, count, count)].mean() for _ in range(resamples)]
-    expected = np.quantile(means, [0.1, 0.9])
-    assert bootstrap_interval(values, confidence=0.8, resamples=resamples, seed=5) == pytest.approx(tuple(expected))
-
-
-@pytest.mark.parametrize("wrong", [{"confidence": 0.0}, {"confidence": 1.0}, {"resamples": 0}])
-def test_bootstrap_refuses(wrong):
-    with pytest.raises(ValueError, match=f"{next(iter(wrong))} is {next(iter(wrong.values()))}; expected"):
-        bootstrap_interval([1.0, 2.0], **wrong)
-    assert bootstrap_interval([1.0, 1.0], resamples=1) == (1.0, 1.0)
-
-
 @pytest.mark.parametrize("level", [0.05, 0.005])
 @pytest.mark.parametrize("power", [0.8, 0.95])
 @pytest.mark.parametrize("effect", [0.3, -0.3, 0.8, 2.0, 5.0])
@@ -322,7 +295,6 @@ def test_small_evaluation_loads_no_heavy_package():
     ("call", "name"),
     [
         (mean_interval, "values"),
-        (bootstrap_interval, "values"),
         (lambda bad: paired_test(bad, [1.0, 2.0]), "a"),
         (lambda bad: paired_test([1.0, 2.0], bad), "b"),
         (lambda bad: reliability(bad, [0, 1]), "confidence"),
@@ -455,7 +427,6 @@ def test_two_seeds_and_two_units_by_hand():
 
 def test_defaults_of_the_intervals_are_those_documented():
     values = np.random.default_rng(14).random(30)
-    assert bootstrap_interval(values) == bootstrap_interval(values, confidence=0.95, resamples=2000, seed=0)
     assert mean_interval(values) == mean_interval(values, 0.95)
     for wrong in (0.0, 1.0):
         with pytest.raises(ValueError, match=f"^confidence is {wrong}; expected a share"):

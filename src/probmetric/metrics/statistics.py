@@ -1,7 +1,6 @@
 """Statistics over seeds and over the units that a metric generalises to: classes, or images of known classes.
 
 mean_interval       mean and half width of Student's t-interval, for a handful of seeds
-bootstrap_interval  percentile interval of the mean, for many values (queries)
 paired_test         do two methods differ, compared seed by seed (or query by query)? t-test on the differences
 holm                Holm's step-down correction: adjusted p-values control the chance of any false claim
 seeds_needed        how many seeds a difference of this size would need
@@ -108,33 +107,6 @@ def finite_vector(values: Any, name: str) -> Doubles:
             f"{name} has values beyond {LARGEST:g}, whose squares no float holds; divide all by one number."
         )
     return array
-
-
-def bootstrap_interval(
-    values: Any, *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
-) -> tuple[float, float]:
-    """Lower and upper end of the percentile bootstrap interval of the mean of `values` (n,).
-
-    Resamples are drawn in blocks of about 32 MB, whatever n is.
-
-    Examples:
-        >>> low, high = bootstrap_interval([0.0, 1.0, 1.0, 1.0])
-        >>> 0.0 <= low < 0.75 < high <= 1.0
-        True
-    """
-    array = finite_vector(values, "values")
-    _check_confidence(confidence)
-    if resamples < 1:
-        raise ValueError(f"resamples is {resamples}; expected at least 1.")
-    generator = np.random.default_rng(seed)
-    means = np.empty(resamples)
-    block = max(1, (2 << 20) // len(array))
-    for start in range(0, resamples, block):
-        stop = min(start + block, resamples)
-        drawn = generator.integers(0, len(array), size=(stop - start, len(array)))
-        means[start:stop] = array[drawn].mean(axis=1)
-    low, high = np.quantile(means, [0.5 - confidence / 2, 0.5 + confidence / 2])
-    return float(low), float(high)
 
 
 def paired_test(a: Any, b: Any, *, units: UnitVariance = NO_UNITS) -> PairedResult:

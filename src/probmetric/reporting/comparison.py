@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from probmetric.metrics import better, find
+from probmetric.metrics import better, direction, find
 from probmetric.metrics.pairwise import Pairwise, pairwise_tests
 from probmetric.metrics.statistics import LEVEL, NO_UNITS, Sample, half_width, mean_interval
 from probmetric.runs.names import EPOCHS, RunKey, override_items
@@ -127,11 +127,8 @@ def _known(value: float) -> float | None:
 
 
 def _best(metric: str, cells: Mapping[str, Cell]) -> str:
-    best = next(iter(cells))
-    for method, cell in cells.items():
-        if better(metric, cell.mean, cells[best].mean):
-            best = method
-    return best
+    choose = min if direction(metric) == "lower" else max
+    return choose(cells, key=lambda method: cells[method].mean)
 
 
 def overrides_of(key: RunKey) -> Overrides:

@@ -28,7 +28,6 @@ from PIL import Image
 
 from probmetric.data.manifest import SUMMARY, read_summary
 from probmetric.io import FileError, check_readable, of_kind, present, read_json, read_text
-from probmetric.metrics.selection import selection_warning
 from probmetric.reporting import certified, questions, tables, uncertainty
 from probmetric.reporting.answers import answers
 from probmetric.reporting.claims import Finding, board
@@ -36,10 +35,9 @@ from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import STANDING
 from probmetric.reporting.headline import headlines
 from probmetric.reporting.published import comparing
-from probmetric.reporting.results import validations
 from probmetric.reporting.settings import HOW_TO_ADD_FROZEN, frozen_baselines, settings_of
 from probmetric.reporting.words import group_title, override_words
-from probmetric.runs.folder import RunFolder, flatten
+from probmetric.runs.folder import flatten
 
 TEMPLATES = Path(__file__).parent / "templates"
 LONGEST_WEBP = 16383
@@ -87,7 +85,7 @@ class Contents:
         for run in self.context.runs:
             place = group_title(run.key.group), self.context.label(run.key.variant)
             runs[place] += 1
-            if reason := selection_caution(run, self.context.trained_by(run)):
+            if reason := self.context.trained_by(run).find("training.selection_warning"):
                 reasons[place].append(reason)
         cautions: dict[str, dict[str, str]] = defaultdict(dict)
         for (title, label), why in reasons.items():
@@ -98,16 +96,6 @@ class Contents:
     def seeds(self) -> list[int]:
         """Seeds the experiment asks for."""
         return sorted({key.seed for key in self.context.expected})
-
-
-def selection_caution(run: RunFolder, trained: RunFolder) -> str:
-    """Say what speaks against the choice of the weights of `run`, made in `trained`; empty for nothing."""
-    values = [row.get("val_metric") for row in trained.history]
-    if not (validated := validations(trained.history)):
-        return ""
-    selected = run.find("training.selected_epoch")
-    latest = max(epoch for epoch, value in enumerate(values) if value == max(validated))
-    return selection_warning(values, selected if isinstance(selected, int) else latest)
 
 
 def render(contents: Contents) -> str:

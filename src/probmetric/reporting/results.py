@@ -204,7 +204,7 @@ def by_method(table: pd.DataFrame, expected: Iterable[RunKey]) -> Measured:
     for key in keys.values():
         measured.setdefault(key.data, {}).setdefault(key.variant, {})
     shown = table[table["value"].notna() & table["run"].isin(list(keys))].sort_values("seed", kind="stable")
-    places = [shown["run"].map({run: part(key) for run, key in keys.items()}) for part in (_data, _variant)]
+    places = [shown["run"].map({run: getattr(key, part) for run, key in keys.items()}) for part in ("data", "variant")]
     for (data, metric), rows in shown.groupby([places[0], "metric"], sort=False):
         _check_units(rows, f"{metric} on {data}")
     for (_, _, metric), rows in shown.groupby([*places, "metric"], sort=False):
@@ -254,14 +254,6 @@ def _value_per_split(splits: Sequence[Series], labels: Sequence[int]) -> Series:
         units=min(each.units for each in splits),
         unit_labels=tuple(labels),
     )
-
-
-def _data(key: RunKey) -> str:
-    return key.data
-
-
-def _variant(key: RunKey) -> str:
-    return key.variant
 
 
 def _check_units(rows: pd.DataFrame, where: str) -> None:

@@ -1,4 +1,4 @@
-"""What MLflow is to hold of a run, of a method's seeds and of a report: read from the files, nothing of MLflow yet.
+"""What MLflow is to hold of a run and of a report, read from the files; and of a method, read from its seeds there.
 
 MLflow's run table folds runs below the run that their tag `mlflow.parentRunId` names. The parent here is a row of the
 report's tables: a method with its overrides at one noise rate of a dataset; its children are the seeds, its metrics
@@ -9,11 +9,12 @@ above all finished runs of its method in the store and has the tags of all repor
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
 from probmetric.config import Evaluation, Training
 from probmetric.io import digest_of, read_json, sha256_file
@@ -21,7 +22,11 @@ from probmetric.metrics import is_headline
 from probmetric.runs.folder import RunFolder, flatten
 from probmetric.runs.names import RunKey, legal_name
 
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+
 RUN_TAG, PARENT_TAG, KIND_TAG = "probmetric.run", "probmetric.parent", "probmetric.kind"
+DIGEST_TAG, MEMBER_TAG = "probmetric.digest", "probmetric.experiment."
 REPORTS = "reports"
 _REPORT_SUFFIXES = {".csv", ".html", ".json", ".md", ".pdf", ".png", ".tex"}
 _ENVIRONMENT = ("versions", "hardware")
@@ -173,83 +178,54 @@ def _headlines(run: RunFolder, end: int) -> Iterable[Point]:
             yield legal_name(name), float(value), end, 0
 
 
-@dataclass(frozen=True)
-class Child:
-    """A finished run in the store.
-
-    Attributes:
-        run: `glyphs/arcface/seed0`.
-        run_id: MLflow's.
-        digest: identity of its files.
-        members: tags of the reports it belongs to.
-        parent: MLflow id of its parent; empty without one.
-        times: its start and end in milliseconds since the epoch.
-        metrics: the last value of each of its metrics.
-    """
-
-    run: str
-    run_id: str
-    digest: str
-    members: frozenset[str]
-    parent: str
-    times: tuple[int, int]
-    metrics: Mapping[str, float]
+def families(children: Iterable[Run]) -> dict[str, list[Run]]:
+    """Group finished runs of the store that differ in their seed alone, by seed; return name of the parent -> runs."""
+    several: dict[str, list[Run]] = defaultdict(list)
+    for child in sorted(children, key=lambda child: (_key(child).seed, child.info.run_id)):
+        several[f"{_key(child).data}/{_key(child).variant}"].append(child)
+    return several
 
 
-@dataclass(frozen=True)
-class Family:
-    """Runs that differ in their seed alone, in the order of their seeds, and the name of their parent."""
-
-    name: str
-    children: tuple[Child, ...]
-
-    @property
-    def digest(self) -> str:
-        """Identity of what the parent shows."""
-        shown = [(child.run, child.digest, sorted(child.members)) for child in self.children]
-        return digest_of({"view": _VIEW, "children": shown})
-
-    def entry(self) -> Entry:
-        """Return the parent."""
-        keys = [RunKey.parse(child.run) for child in self.children]
-        key, seeds = keys[0], ", ".join(str(key.seed) for key in keys)
-        count = f"{len(keys)} seed{'s' if len(keys) > 1 else ''}"
-        end = max(child.times[1] for child in self.children)
-        members = frozenset().union(*(child.members for child in self.children))
-        tags = {
-            KIND_TAG: "method",
-            "probmetric.dataset": key.dataset,
-            "probmetric.noise": f"{key.noise:g}",
-            "probmetric.method": key.method,
-            "mlflow.source.name": "probmetric",
-            "mlflow.note.content": f"Means over {count}: {seeds}. The runs are folded below.",
-        }
-        return Entry(
-            name=key.variant + (f" noise{key.noise:g}" if key.noise else "") + f" ({count})",
-            start=min(child.times[0] for child in self.children),
-            end=end,
-            params=_texts({"noise": str(key.noise), "overrides": key.overrides, "seeds": seeds}),
-            tags=_texts(tags | dict.fromkeys(sorted(members), "true")),
-            metrics=[(name, value, end, 0) for name, value in sorted(_means(self.children).items())],
-        )
+def members_of(run: Run) -> frozenset[str]:
+    """Return the tags of the reports that a run of the store belongs to."""
+    return frozenset(tag for tag in run.data.tags if tag.startswith(MEMBER_TAG))
 
 
-def _means(children: Sequence[Child]) -> dict[str, float]:
-    """Return the means of the metrics, not the curves, that all children have."""
-    shared = set.intersection(*(set(child.metrics) for child in children))
-    values = {name: [child.metrics[name] for child in children] for name in shared if not name.startswith("by_epoch/")}
-    return {name: math.fsum(each) / len(children) for name, each in values.items()}
+def family_digest(children: Sequence[Run]) -> str:
+    """Return the identity of what a parent of these runs shows."""
+    shown = [(child.data.tags[RUN_TAG], child.data.tags[DIGEST_TAG], sorted(members_of(child))) for child in children]
+    return digest_of({"view": _VIEW, "children": shown})
 
 
-def families(children: Iterable[Child]) -> list[Family]:
-    """Group runs by what they have in common but the seed."""
+def parent_entry(children: Sequence[Run]) -> Entry:
+    """Return the parent of runs that differ in their seed alone."""
+    keys = list(map(_key, children))
+    key, seeds = keys[0], ", ".join(str(key.seed) for key in keys)
+    count = f"{len(keys)} seed{'s' if len(keys) > 1 else ''}"
+    end = max(child.info.end_time for child in children)
+    members = frozenset().union(*map(members_of, children))
+    shared = set.intersection(*(set(child.data.metrics) for child in children))
+    names = sorted(name for name in shared if not name.startswith("by_epoch/"))
+    tags = {
+        KIND_TAG: "method",
+        "probmetric.dataset": key.dataset,
+        "probmetric.noise": f"{key.noise:g}",
+        "probmetric.method": key.method,
+        "mlflow.source.name": "probmetric",
+        "mlflow.note.content": f"Means over {count}: {seeds}. The runs are folded below.",
+    }
+    return Entry(
+        name=key.variant + (f" noise{key.noise:g}" if key.noise else "") + f" ({count})",
+        start=min(child.info.start_time for child in children),
+        end=end,
+        params=_texts({"noise": str(key.noise), "overrides": key.overrides, "seeds": seeds}),
+        tags=_texts(tags | dict.fromkeys(sorted(members), "true")),
+        metrics=[(name, fmean(child.data.metrics[name] for child in children), end, 0) for name in names],
+    )
 
-    def name(child: Child) -> str:
-        key = RunKey.parse(child.run)
-        return f"{key.data}/{key.variant}"
 
-    ordered = sorted(children, key=lambda child: (name(child), RunKey.parse(child.run).seed, child.run_id))
-    return [Family(common, tuple(several)) for common, several in groupby(ordered, name)]
+def _key(child: Run) -> RunKey:
+    return RunKey.parse(child.data.tags[RUN_TAG])
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:

@@ -14,13 +14,26 @@ from typing import TYPE_CHECKING, Any
 
 from probmetric.config import check_store
 from probmetric.io import FileError, alone
-from probmetric.tracking.entries import KIND_TAG, PARENT_TAG, REPORTS, RUN_TAG, Child, Entry, Source, families
+from probmetric.tracking.entries import (
+    DIGEST_TAG,
+    KIND_TAG,
+    MEMBER_TAG,
+    PARENT_TAG,
+    REPORTS,
+    RUN_TAG,
+    Entry,
+    Source,
+    families,
+    family_digest,
+    members_of,
+    parent_entry,
+)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-DIGEST_TAG, MEMBER_TAG, LIVE_TAG = "probmetric.digest", "probmetric.experiment.", "probmetric.live"
+LIVE_TAG = "probmetric.live"
 CHILD_OF = "mlflow.parentRunId"
 _TRAINS = {"mlflow.experimentKind": "custom_model_development"}  # the UI then shows training runs, not chat traces
 _METRICS_PER_BATCH, _PARAMS_PER_BATCH = 800, 100  # MLflow takes 1,000 of all kinds together
@@ -156,7 +169,7 @@ class Writer:
             old = stored.pop(source.run, [])
             current = next((run for run in old if run.data.tags.get(DIGEST_TAG) == source.digest), None)
             if current is None:
-                members = {self.member}.union(*(_members(run) for run in old))
+                members = {self.member}.union(*map(members_of, old))
                 tags = dict.fromkeys(members, "true") | {RUN_TAG: source.run}
                 self._create(experiment_id, source.read(), tags, source.digest)
                 written.append(source.run)
@@ -174,14 +187,15 @@ class Writer:
         parents = [run for run in runs if PARENT_TAG in run.data.tags]
         ids = {(run.data.tags.get(DIGEST_TAG), run.data.tags[PARENT_TAG]): run.info.run_id for run in parents}
         kept = set()
-        for family in families(map(_child, finished)):
-            parent = ids.get((family.digest, family.name))
+        for name, children in families(finished).items():
+            digest = family_digest(children)
+            parent = ids.get((digest, name))
             if parent is None:
-                parent = self._create(experiment_id, family.entry(), {PARENT_TAG: family.name}, family.digest)
+                parent = self._create(experiment_id, parent_entry(children), {PARENT_TAG: name}, digest)
             kept.add(parent)
-            for child in family.children:
-                if child.parent != parent:
-                    self.client.set_tag(child.run_id, CHILD_OF, parent)
+            for child in children:
+                if child.data.tags.get(CHILD_OF) != parent:
+                    self.client.set_tag(child.info.run_id, CHILD_OF, parent)
         self._delete(run for run in parents if run.info.run_id not in kept)
 
     def _create(self, experiment_id: str, entry: Entry, tags: Mapping[str, str], digest: str) -> str:
@@ -244,14 +258,11 @@ class Writer:
 
     def _runs(self, experiment_id: str) -> list[Run]:
         """Return the runs that are not deleted."""
-        runs: list[Run] = []
-        token = None
-        while token or not runs:
-            page = self.client.search_runs([experiment_id], max_results=1000, page_token=token)
+        page = self.client.search_runs([experiment_id], max_results=1000)
+        runs = list(page)
+        while page.token:
+            page = self.client.search_runs([experiment_id], max_results=1000, page_token=page.token)
             runs += page
-            token = page.token
-            if not token:
-                break
         return runs
 
     def _keep_views(self, experiment_id: str) -> None:
@@ -287,13 +298,3 @@ def _by_name(runs: Iterable[Run], *name_tags: str) -> dict[str, list[Run]]:
         if name := next((run.data.tags[tag] for tag in name_tags if run.data.tags.get(tag)), ""):
             named.setdefault(name, []).append(run)
     return named
-
-
-def _child(run: Run) -> Child:
-    tags, times = run.data.tags, (run.info.start_time, run.info.end_time)
-    parent = tags.get(CHILD_OF, "")
-    return Child(tags[RUN_TAG], run.info.run_id, tags[DIGEST_TAG], _members(run), parent, times, run.data.metrics)
-
-
-def _members(run: Run) -> frozenset[str]:
-    return frozenset(tag for tag in run.data.tags if tag.startswith(MEMBER_TAG))

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from probmetric.reporting.figures import _data, _style
+from probmetric.reporting.figures import _style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 FEW = 6  # methods that are told apart by colour and dash in one panel
 _COLUMNS = 6
+_SPARSE = 6  # points; fewer are marked one by one
 _LEFT, _GAP, _PANEL, _HEAD, _LINE, _FOOT = 0.5, 0.2, 0.75, 0.28, 0.11, 0.48  # inches
 _TYPE, _LETTERS = 6.5, 20  # points; letters that fit above a panel
 _GREY = "#C9CED4"
-_LEADER = {"arrowstyle": "-", "linewidth": 0.5, "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 2}
 
 
 def diagonal(axis: Axes) -> None:
@@ -34,18 +34,18 @@ def diagonal(axis: Axes) -> None:
 
 def line_panels(
     context: ReportContext,
-    panels: Mapping[str, Mapping[str, _data.Curve]],
+    panels: Mapping[str, Mapping[str, Sequence[np.ndarray]]],
     finish: Callable[[Axes], Any],
     *,
     columns: int = 3,
     panel_height: float = 2.3,
     dots: Mapping[str, Mapping[str, tuple[float, float]]] | None = None,
 ) -> Figure:
-    """Draw title -> method -> curve: one panel per title and a legend, or small multiples of many methods.
+    """Draw title -> method -> line: one panel per title and a legend, or small multiples of many methods.
 
     Args:
         context: the experiment, for labels and the order of methods.
-        panels: title of the panel -> method -> (x (P,), y (P,)).
+        panels: title of the panel -> method -> (x (P,), y (P,)[, low (P,), high (P,)]).
         finish: sets the limits and the axis labels of a panel.
         columns: most panels in a row.
         panel_height: inches.
@@ -61,9 +61,8 @@ def line_panels(
     for axis, (title, curves) in zip(_style.trim(axes, len(panels)), panels.items(), strict=True):
         for variant in variants:
             if variant in curves:
-                look = looks[variant]
-                axis.plot(*curves[variant], color=look.colour, linestyle=look.dash)
-                _mark(axis, (dots or {}).get(title, {}).get(variant), look)
+                _line(axis, curves[variant], looks[variant])
+                _mark(axis, (dots or {}).get(title, {}).get(variant), looks[variant])
         axis.set_title(title)
         finish(axis)
     _style.method_legend(figure, context, variants, looks)
@@ -100,6 +99,14 @@ def small_multiples(
         top -= plan.height
         _outer_labels(figure, axes, top / total, (top + plan.height / 2) / total)
     return figure
+
+
+def _line(axis: Axes, curve: Sequence[np.ndarray], look: _style.Look, **options: Any) -> None:
+    x, y, *band = curve
+    if band:
+        axis.fill_between(x, band[0], band[1], color=look.colour, alpha=0.15, linewidth=0)
+    marker = "o" if len(x) < _SPARSE else None
+    axis.plot(x, y, color=look.colour, marker=marker, markersize=4, **{"linestyle": look.dash} | options)
 
 
 def _mark(axis: Axes, place: tuple[float, float] | None, look: _style.Look) -> None:
@@ -146,10 +153,7 @@ class _Block:
 def _panel(axis: Axes, curves: Mapping[str, Sequence[np.ndarray]], variant: str, look: _style.Look) -> None:
     others = [np.column_stack(curve[:2]) for name, curve in curves.items() if name != variant]
     axis.add_collection(LineCollection(others, colors=_GREY, linewidths=0.5, zorder=1), autolim=False)
-    x, y, *band = curves[variant]
-    if band:
-        axis.fill_between(x, band[0], band[1], color=look.colour, alpha=0.2, linewidth=0)
-    axis.plot(x, y, color=look.colour, linewidth=1.6, marker="o" if len(x) == 1 else None)
+    _line(axis, curves[variant], look, linestyle="-", linewidth=1.6)
     axis.tick_params(labelsize=_TYPE, length=2)
     axis.locator_params(nbins=3)
 
@@ -162,42 +166,3 @@ def _outer_labels(figure: Figure, axes: Sequence[Axes], low: float, middle: floa
         lowest, first = place + _COLUMNS >= len(axes), place % _COLUMNS == 0
         axis.tick_params(labelbottom=lowest, labelleft=first, which="both")
         axis.set(xlabel="", ylabel="")
-
-
-def label_ends(axis: Axes, ends: Mapping[str, tuple[float, float, str]], *, least: float) -> None:
-    """Write every line's name right of the panel at the height of its end, moved apart where names would touch.
-
-    Args:
-        axis: a panel whose limits are set.
-        ends: name -> (x, y, colour) of the line's last point.
-        least: least distance of two names, as a share of the panel's height.
-    """
-    low, high = axis.get_ylim()
-    ordered = sorted(ends.items(), key=lambda item: item[1][1])
-    wanted = [(y - low) / (high - low) for _, (_, y, _) in ordered]
-    for (name, (x, y, colour)), place in zip(ordered, spread(wanted, least), strict=True):
-        axis.annotate(
-            name,
-            (x, y),
-            (1.04, place),
-            textcoords="axes fraction",
-            va="center",
-            fontsize=7,
-            color=colour,
-            arrowprops=_LEADER | {"color": colour},
-        )
-
-
-def spread(places: Sequence[float], least: float) -> list[float]:
-    """Ascending places (K,) moved so that neighbours are `least` apart, within 0 and 1; a group stays centred."""
-    groups: list[list[float]] = []
-    for place in places:
-        groups.append([place])
-        while len(groups) > 1 and _start(groups[-1], least) < _start(groups[-2], least) + len(groups[-2]) * least:
-            groups[-2:] = [groups[-2] + groups[-1]]
-    return [_start(group, least) + least * index for group in groups for index in range(len(group))]
-
-
-def _start(group: Sequence[float], least: float) -> float:
-    length = least * (len(group) - 1)
-    return max(0.0, min(sum(group) / len(group) - length / 2, 1.0 - length))

@@ -21,8 +21,6 @@ from probmetric.reporting.figures import _data, _style, register
 from probmetric.reporting.words import group_title, listed
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from probmetric.reporting.experiment import ReportContext
     from probmetric.runs.folder import RunFolder
 
@@ -79,7 +77,7 @@ def certain_and_uncertain(context: ReportContext) -> _style.Drawing:
     names = listed([run.key.run for run in runs.values()])
     words = _style.Words(
         "Most and least certain test images",
-        f"Test images in the order of their uncertainty (number below each image), lowest first and highest first, of "
+        f"Test images in the order of their uncertainty: the lowest above, the highest below, ascending, of "
         f"{names}: the method with the best mean {label(context.metrics[0])} on each dataset. "
         "Images that are hard for a person, too, should stand in the lower row.",
         _NO_IMAGES,
@@ -87,37 +85,25 @@ def certain_and_uncertain(context: ReportContext) -> _style.Drawing:
     )
     if not runs:
         return words.nothing()
-    figure = Figure(figsize=(_style.WIDTH, 1.85 * len(runs)), layout="constrained")
-    parts = figure.subfigures(len(runs), 1, squeeze=False)[:, 0]
-    for part, (data, run) in zip(parts, runs.items(), strict=True):
-        axes = part.subplots(2, CERTAIN)
-        for row, images, name in zip(axes, certain_ends(run, album), ("most", "least"), strict=True):
-            _row(row, images, f"{name}\ncertain")
-        _band_title(part, context, data, run.key.variant)
+    bands = Bands()
+    for data, run in runs.items():
+        tiles, doubt = certain_ends(run, album)
+        certain, uncertain = np.split(doubt, 2)
+        title = f"{certain[0]:.3g} to {certain[-1]:.3g} above, {uncertain[0]:.3g} to {uncertain[-1]:.3g} below"
+        bands[data, run.key.variant] = [(title, montage(tiles, len(certain)))]
     alt = f"Rows of {CERTAIN} test images with the lowest and the highest uncertainty, from {names}."
-    return words.drawing(figure, alt)
+    return words.drawing(_bands(context, bands), alt)
 
 
-def certain_ends(run: RunFolder, album: Album) -> tuple[list[Any], list[Any]]:
-    """Return (image, uncertainty) pairs of the most and of the least certain test images."""
+def certain_ends(run: RunFolder, album: Album) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return tiles (2 * CERTAIN) of the most, then of the least certain test images, and their uncertainty, ascending.
+
+    Of fewer images than CERTAIN both rows show all.
+    """
     test = run.tensors("test", "uncertainty", "index")
     order = np.argsort(test["uncertainty"], kind="stable")
-    certain, uncertain = (
-        [(album.tile(run.key.data, int(test["index"][i])), float(test["uncertainty"][i])) for i in end]
-        for end in (order[:CERTAIN], order[::-1][:CERTAIN])
-    )
-    return certain, uncertain
-
-
-def _row(axes: list[Axes], images: list[Any], name: str) -> None:
-    for axis, (image, uncertainty) in zip(axes, images, strict=False):
-        axis.imshow(image)
-        axis.set_xlabel(f"{uncertainty:.3g}", fontsize=6.5, labelpad=1.5)
-    for axis in axes:
-        axis.set(xticks=[], yticks=[])
-        axis.grid(visible=False)
-        axis.set_visible(bool(axis.images))
-    axes[0].set_ylabel(name, fontsize=7)
+    ends = np.concatenate([order[:CERTAIN], order[-CERTAIN:]])
+    return album.tiles(run.key.data, test["index"][ends]), test["uncertainty"][ends]
 
 
 @register("norm_grid")

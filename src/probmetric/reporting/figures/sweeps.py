@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from probmetric.metrics import arrow, direction, label
 from probmetric.metrics.statistics import Sample
 from probmetric.reporting.comparison import Cell, summarise
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
 _COLUMNS = 4
 _DOTTED = (0, (1.2, 1.2))
 _WIDE = 40  # ratio of values from which an axis is logarithmic
-_NAME, _AROUND = 0.14, 0.7  # inches: a line of text; title and axis label around a panel
 TOGETHER = " = "
 _OPTIONS = _style.Words(
     "Influence of the options",
@@ -43,7 +44,7 @@ _OPTIONS = _style.Words(
 )
 _NOISE = _style.Words(
     "Robustness to label noise",
-    "on clean test data after training with wrong labels: mean over seeds with the 95 % t-interval.",
+    "on clean test data after training with wrong labels: mean over seeds, band: 95 % t-interval.",
     "no method of this experiment was run at more than one noise rate.",
 )
 Points = dict[Any, list[float]]  # value of the option -> the metric over seeds
@@ -255,39 +256,31 @@ def _value(text: str) -> Any:
 
 @register("noise_robustness")
 def noise_robustness(context: ReportContext) -> _style.Drawing:
-    """One panel per dataset and kind of noise; methods run at two rates or more, named at their lines' ends."""
+    """One panel per dataset and kind of noise; methods run at two rates or more."""
     metric = context.metrics[0]
     lines = rates_of(context, metric)
     if not lines:
         return _NOISE.nothing()
-    variants = context.ordered(variant for methods in lines.values() for variant in methods)
-    looks = _style.looks(context.variants)
-    height = max(2.4, _NAME * len(variants) + _AROUND)
-    figure, axes = _style.grid(len(lines), 1, panel_height=height)
-    for axis, (title, methods) in zip(_style.cells(axes), lines.items(), strict=True):
-        for variant, rates in methods.items():
-            axis.errorbar(
-                [100 * rate for rate in rates],
-                [cell.mean for cell in rates.values()],
-                yerr=[cell.half_width or 0.0 for cell in rates.values()],
-                color=looks[variant].colour,
-                linestyle=looks[variant].dash,
-                marker="o",
-                markersize=4,
-                capsize=2.5,
-            )
-        axis.set_title(title)
-        axis.set(xlabel="wrong training labels (%)", ylabel=f"{label(metric)} {arrow(metric)}".strip())
-        axis.margins(x=0.04)
-        ends = {context.label(variant): _end(rates, looks[variant]) for variant, rates in methods.items()}
-        _lines.label_ends(axis, ends, least=_NAME / (height - _AROUND))
-    words = replace(_NOISE, caption=f"{label(metric)} {_NOISE.caption}")
+    figure = _lines.line_panels(
+        context, {title: _bands(methods) for title, methods in lines.items()}, _noise_axes, columns=2, panel_height=2.6
+    )
+    words = replace(_NOISE, caption=f"{label(metric)} {arrow(metric)} {_NOISE.caption}")
     return words.drawing(figure, _noise_alt(context, lines))
 
 
-def _end(rates: dict[float, Cell], look: _style.Look) -> tuple[float, float, str]:
-    rate = max(rates)
-    return 100 * rate, rates[rate].mean, look.colour
+def _bands(methods: dict[str, dict[float, Cell]]) -> dict[str, list[np.ndarray]]:
+    """Return method -> (percent of wrong labels (R,), mean (R,), lower and upper end of the interval (R,))."""
+    bands = {}
+    for variant, rates in methods.items():
+        mean = np.array([cell.mean for cell in rates.values()])
+        half = np.array([cell.half_width or 0.0 for cell in rates.values()])
+        bands[variant] = [100 * np.array(list(rates)), mean, mean - half, mean + half]
+    return bands
+
+
+def _noise_axes(axis: Axes) -> None:
+    axis.set(xlabel="wrong training labels (%)")
+    axis.margins(x=0.04)
 
 
 def rates_of(context: ReportContext, metric: str) -> Rates:

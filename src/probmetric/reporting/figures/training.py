@@ -35,28 +35,19 @@ def learning_curves(context: ReportContext) -> _style.Drawing:
     groups = [data for data in context.data if any(data in methods for methods in bands.values())]
     if not groups:
         return _WORDS.nothing()
-    variants = context.ordered(variant for column in bands.values() for lines in column.values() for variant in lines)
-    alt = _alt(context, bands["val_metric"])
-    if len(variants) > _lines.FEW:
-        blocks = {
-            f"{group_title(data)}: {name}": bands[column][data]
-            for data in groups
-            for column, name in COLUMNS.items()
-            if data in bands[column]
-        }
-        return _WORDS.drawing(_lines.small_multiples(context, blocks, lambda axis: axis.set(xlabel="epoch")), alt)
-    looks = _style.looks(context.variants)
-    labels = [context.label(variant) for variant in variants]
-    figure, axes = _style.grid(len(groups), 2, panel_height=1.95, named=labels)
-    for row, data in zip(axes, groups, strict=True):
-        for axis, (column, name) in zip(row, COLUMNS.items(), strict=True):
-            lines = bands[column].get(data, {})
-            for variant in context.ordered(lines):
-                _line(axis, lines[variant], looks[variant])
-            axis.set(xlabel="epoch", ylabel=name)
-        row[0].set_title(group_title(data))
-    _style.method_legend(figure, context, variants, looks)
-    return _WORDS.drawing(figure, alt)
+    panels = {
+        f"{group_title(data)}: {name}": bands[column][data]
+        for data in groups
+        for column, name in COLUMNS.items()
+        if data in bands[column]
+    }
+    figure = _lines.line_panels(context, panels, _epochs, columns=2, panel_height=1.95)
+    return _WORDS.drawing(figure, _alt(context, bands["val_metric"]))
+
+
+def _epochs(axis: Axes) -> None:
+    axis.set(xlabel="epoch")
+    axis.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
 
 
 def _band(runs: Sequence[RunFolder], column: str) -> _Band | None:
@@ -81,14 +72,6 @@ def _curve(run: RunFolder, column: str) -> dict[float, float]:
     first = next(iter(curve.values()))
     largest = max(abs(value - first) for value in curve.values())
     return {epoch: (value - first) / (largest or 1.0) for epoch, value in curve.items()}
-
-
-def _line(axis: Axes, band: _Band, look: _style.Look) -> None:
-    epochs, mean, low, high = band
-    axis.fill_between(epochs, low, high, color=look.colour, alpha=0.14, linewidth=0)
-    marker = "o" if len(epochs) == 1 else None
-    axis.plot(epochs, mean, color=look.colour, linestyle=look.dash, marker=marker)
-    axis.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
 
 
 def _alt(context: ReportContext, validation: dict[str, dict[str, _Band]]) -> str:
