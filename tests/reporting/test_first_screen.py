@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from browsing import open_browser
 from fabricated_runs import Workspace, gathered, write_prepared, write_run
 
 from probmetric.io import read_yaml, write_json, write_tensors, write_yaml
@@ -14,7 +15,7 @@ from probmetric.reporting.answers import answers
 from probmetric.reporting.headline import gain_over, headlines
 from probmetric.reporting.page import render
 from probmetric.reporting.questions import COLUMNS, browsers
-from probmetric.reporting.report import contents_of
+from probmetric.reporting.report import contents_of, write_page
 from probmetric.reporting.settings import frozen_baselines, settings_of
 from probmetric.reporting.tables import markdown, result_table
 from probmetric.runs.folder import RunFolder
@@ -103,18 +104,18 @@ def test_every_method_has_its_settings_one_click_away(tmp_path):
 
 @pytest.fixture
 def pictured(tmp_path):
-    """Twenty images of four classes that are told apart, of which image 0 has the label of another class."""
+    """Twenty images of four classes that are told apart, image 0 with another's label; one image of a fifth class."""
     generator = np.random.default_rng(0)
-    labels = np.repeat(np.arange(4), 5)
-    mean = np.eye(4)[labels] + 0.1 * generator.standard_normal((20, 4))
+    labels = np.append(np.repeat(np.arange(4), 5), 4)
+    mean = np.eye(5)[labels] + 0.1 * generator.standard_normal((21, 5))
     labels[0] = 3
     mean = (mean / np.linalg.norm(mean, axis=1, keepdims=True)).astype(np.float32)
     mean[7] = mean[6]  # one picture twice
     folder = measured(tmp_path, "birds/tuned/seed0", 0.9)
-    tensors = {"mean": mean, "label": labels, "index": np.arange(20), "uncertainty": generator.random(20)}
+    tensors = {"mean": mean, "label": labels, "index": np.arange(21), "uncertainty": generator.random(21)}
     write_tensors(folder / "embeddings" / "test.safetensors", tensors, {})
     RunFolder(folder).write_matches({"test": among_others(tensors, labels).tensors()}, {})
-    write_prepared(tmp_path, "birds", 20)
+    write_prepared(tmp_path, "birds", 21)
     space = Workspace(tmp_path, ("birds/tuned/seed0",))
     return gathered(space.context("own", metrics=(RECALL,), figures=(), labels={}))
 
@@ -143,3 +144,48 @@ def test_questions_and_their_pictures_stand_on_the_page(pictured):
     for text in ("Wrong, the surest first", "Right, by chance", "Labels that look wrong", "One picture twice: 1"):
         assert text in page
     assert "url(data:image/webp;base64," in page
+
+
+PLACES = """
+return [...document.querySelectorAll(".browser ul.questions > li")].map((line) => {
+  const { style } = line.querySelector(".tile");
+  return 24 * Number(style.getPropertyValue("--y")) + Number(style.getPropertyValue("--x"));
+});
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_clicks_filter_order_and_enlarge_questions(pictured):
+    from selenium.webdriver.support.ui import Select
+
+    with open_browser() as driver:
+        driver.get(write_page(contents_of(pictured)).as_uri())
+        driver.execute_script("document.documentElement.style.scrollBehavior = 'auto'")
+        listed = json.loads(driver.find_element("css selector", ".browser").get_attribute("data-rows"))
+        rows = {row[0]: row for row in listed}  # picture -> the question it asks, see `Browser.rows`
+        sure = {place: row[6] if row[2] < 0 else row[2] for place, row in rows.items()}
+        classes, order = map(Select, driver.find_elements("css selector", ".browser select"))
+        assert [option.is_enabled() for option in classes.options] == [True] * 5 + [False], (
+            "nothing is asked of class 4"
+        )
+        assert sorted(driver.execute_script(PLACES)) == sorted(rows)
+        classes.select_by_index(4)
+        shown = driver.execute_script(PLACES)
+        assert sorted(shown) == sorted(place for place, row in rows.items() if row[1] == 3)
+        assert driver.find_element("css selector", ".browser [role=status]").text == "6 questions of this class"
+        classes.select_by_index(0)
+        for name, sign in (("sure", -1), ("doubt", 1)):
+            order.select_by_value(name)
+            values = [sign * sure[place] for place in driver.execute_script(PLACES)]
+            assert values == sorted(values), name
+        order.select_by_value("wrong")
+        first = driver.execute_script(PLACES)[0]
+        assert (rows[first][1], rows[first][3]) == (3, 0), "image 0, whose label is wrong"
+        driver.find_elements("css selector", ".browser ul.questions > li .tile")[1].click()
+        dialog = driver.find_element("css selector", "dialog")
+        assert dialog.is_displayed()
+        assert f"cosine {rows[first][6]:.3f}" in dialog.text
+        dialog.click()
+        assert not dialog.is_displayed()
+        assert driver.get_log("browser") == []

@@ -55,6 +55,10 @@
     const names = [...classes.options].slice(1).map((option) => option.text);
     const sheet = browser.dataset.sheet;
     const questions = parsed(JSON.parse(browser.dataset.rows));
+    const asking = new Set(questions.map((question) => question.label));
+    [...classes.options].slice(1).forEach((option, label) => {
+      option.hidden = option.disabled = !asking.has(label); // some browsers show hidden options, none lets them be chosen
+    });
     const list = browser.querySelector("ul.questions");
     const status = browser.querySelector("[role=status]");
     const all = status.textContent;
@@ -100,6 +104,7 @@
       draw();
     });
     browser.querySelectorAll("[data-class]").forEach((button) => {
+      button.disabled = !asking.has(Number(button.dataset.class));
       button.addEventListener("click", () => {
         const same = classes.selectedIndex - 1 === Number(button.dataset.class);
         classes.selectedIndex = same ? 0 : Number(button.dataset.class) + 1;
