@@ -37,7 +37,6 @@ METRICS = (
             metric,
             groups=("p_right",),
             definition=f"of P(right) in place of the own uncertainty: {metric.definition}",
-            variant=f"{metric.variant}, by P(right)" if metric.variant else "by P(right)",
         )
         for metric in selective.METRICS
         if metric.name in BY_P_RIGHT

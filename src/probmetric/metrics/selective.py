@@ -60,7 +60,7 @@ METRICS = table(
         2024
     e_aurc | E-AURC ↓ | `aurc` minus that of the best order | Geifman et al. 2019
     risk_at_coverage_80 | Risk (at coverage 80) ↓ | error rate of the surest 80 %
-    coverage_at_risk_5 | Coverage (at risk 5) ↑ | largest share that a threshold reaches and
+    coverage_at_risk_5 | Share answered (5 % wrong) ↑ | largest share that a threshold reaches and
         of whom at most 5 % are wrong
     accuracy_at_coverage_50, accuracy_at_coverage_80, accuracy_at_coverage_90 | Accuracy (at coverage {}) ↑ | accuracy
         of the surest so many %

@@ -290,6 +290,7 @@ def _experiment(name: str, table: Table, rows: Mapping[str, Row], *, many: bool)
     import yaml
 
     closed = ["classification/accuracy", "calibration/ece"] if table.protocol == "closed_set" else []
+    trusted = ["p_right/coverage_at_risk_5", "p_right/ece"]
     by_seeds: dict[int, list[str]] = {}
     for method, row in rows.items():
         by_seeds.setdefault(row.seeds, []).append(method)
@@ -300,7 +301,7 @@ def _experiment(name: str, table: Table, rows: Mapping[str, Row], *, many: bool)
             {"datasets": [name], "methods": methods, "seeds": list(range(seeds))} for seeds, methods in by_seeds.items()
         ],
         "methods": {method: copy.deepcopy(row.settings) for method, row in rows.items()},
-        "metrics": ["retrieval/recall_at_1", "retrieval/map_at_r", *closed, "sparsification/error_auroc"],
+        "metrics": ["retrieval/recall_at_1", "retrieval/map_at_r", *closed, *trusted],
         "figures": ["metric_per_method", "learning_curves", "sparsification"],
     }
     head = "# yaml-language-server: $schema=../schemas/experiment.schema.json\n"
