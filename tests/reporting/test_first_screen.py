@@ -22,6 +22,7 @@ from probmetric.runs.folder import RunFolder
 from probmetric.trust.answers import among_others
 
 RECALL = "retrieval/recall_at_1"
+LUCK = "The test images chose it too, which flatters the interval."
 FROZEN = {"backbone": {"name": "timm", "options": {"tag": "a", "head": "none"}}, "pretrained": True}
 
 
@@ -65,11 +66,11 @@ def test_a_step_that_paid_is_said_to_have_with_its_interval(tmp_path):
     text = step(study(tmp_path, [0.85, 0.86, 0.87]))
     assert text.startswith("tuned against frozen features: +0.060 Recall@1")
     assert "95 % interval +0.035 to +0.085" in text  # t(2) = 4.303 times .01 / sqrt(3)
-    assert text.endswith("This step paid.")
+    assert text.endswith(f"This step paid. {LUCK}")
 
 
 def test_a_step_that_is_lost_in_its_seeds_is_not(tmp_path):
-    assert step(study(tmp_path, [0.75, 0.85, 0.87])).endswith("frozen features may be the best you have.")
+    assert step(study(tmp_path, [0.75, 0.85, 0.87])).endswith(f"frozen features may be the best you have. {LUCK}")
     assert "too few seeds for an interval" in step(study(tmp_path / "one", [0.87]))
 
 
@@ -189,3 +190,50 @@ def test_clicks_filter_order_and_enlarge_questions(pictured):
         dialog.click()
         assert not dialog.is_displayed()
         assert driver.get_log("browser") == []
+
+
+def validated(root, run, blur, labels):
+    """Keep validation embeddings of a run: each image around the axis of its class, blurred."""
+    points = np.eye(labels.max() + 1)[labels] + blur * np.random.default_rng(0).standard_normal(
+        (len(labels), labels.max() + 1)
+    )
+    tensors = {"mean": points.astype(np.float32), "label": labels, "index": np.arange(len(labels))}
+    file = root / "results" / run / "embeddings" / "val.safetensors"
+    write_tensors(file, tensors | {"uncertainty": np.zeros(len(labels), np.float32)}, {})
+
+
+@pytest.mark.parametrize(("blur", "named"), [(0.3, "tuned"), (0.598, "frozen"), (0.9, "frozen")])
+@pytest.mark.parametrize("recall", [0.86, 0.7])
+def test_the_page_names_what_validation_recommends_whatever_the_test_images_say(tmp_path, blur, named, recall):
+    """Better for certain, hardly better, worse; best on the test images or not."""
+    context = study(tmp_path, [recall - 0.01, recall, recall + 0.01])
+    labels = np.repeat(np.arange(12), 8)
+    for seed in range(3):
+        validated(tmp_path, f"birds/tuned/seed{seed}", blur, labels)
+        validated(tmp_path, f"birds/frozen/seed{seed}", 0.6, labels)
+    contents = contents_of(context)
+    assert contents.recommended["birds"].method == named
+    (answer,) = answers(contents.table, contents.recommended)
+    assert (answer.method, answer.validation_classes) == (named, 12)
+    leads = (named == "tuned") == (recall > 0.8)
+    assert answer.margin.endswith(
+        "frozen." if leads and named == "tuned" else "these had no say." if not leads else "tuned."
+    )
+    told = headlines(context, [answer])["birds"].step
+    assert LUCK not in told
+    assert ("no step beyond them is better for certain" in told) == (named == "frozen")
+    assert f"<strong>{named}</strong>, chosen by 12 validation classes: Recall@1" in render(contents)
+
+
+def test_weights_that_saw_the_validation_images_are_not_recommended(tmp_path):
+    context = study(tmp_path, [0.85, 0.86, 0.87])
+    labels = np.repeat(np.arange(12), 8)
+    for seed in range(3):
+        validated(tmp_path, f"birds/tuned/seed{seed}", 0.1, labels)
+        validated(tmp_path, f"birds/frozen/seed{seed}", 0.6, labels)
+        run = tmp_path / f"results/birds/tuned/seed{seed}/run.yaml"
+        record = read_yaml(run)
+        record["settings"]["training"]["selection"] = "refit"
+        write_yaml(run, record)
+    assert contents_of(gathered(context)).recommended["birds"].method == "frozen"
+    assert LUCK in step(context), "without the validation images, test images name a method"

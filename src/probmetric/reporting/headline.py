@@ -79,12 +79,17 @@ def _held(promise: Promise | None) -> str:
 
 
 def _step(context: ReportContext, answer: Answer, baseline: str | None) -> str:
-    """Say whether the best method paid, by how much over the frozen features."""
+    """Say whether the named method paid, by how much over the frozen features on the test images."""
     measured = {each.variant: each for each in context.series(answer.data, context.metrics[0])}
     if baseline not in measured or len(measured) < 2:
         return ""
     if answer.method == baseline:
-        return "Frozen features are the best you have: no step beyond them paid."
+        if not answer.validation_classes:
+            return "Frozen features are the best you have: no step beyond them paid."
+        return (
+            f"Frozen features are the best you have: in {answer.validation_classes} validation classes no step beyond "
+            "them is better for certain."
+        )
     gain = gain_over(measured[answer.method], measured[baseline])
     text = f"{answer.best} against frozen features: {gain.difference:+.3f} {answer.metric}"
     if gain.half_width is None:
@@ -92,7 +97,8 @@ def _step(context: ReportContext, answer: Answer, baseline: str | None) -> str:
     low, high = gain.difference - gain.half_width, gain.difference + gain.half_width
     worth = low > 0 if direction(context.metrics[0]) == "higher" else high < 0
     verdict = "This step paid." if worth else "That it paid is not shown; frozen features may be the best you have."
-    return f"{text}, 95 % interval {low:+.3f} to {high:+.3f}. {verdict}"
+    luck = "" if answer.validation_classes else " The test images chose it too, which flatters the interval."
+    return f"{text}, 95 % interval {low:+.3f} to {high:+.3f}. {verdict}{luck}"
 
 
 class Gain(NamedTuple):

@@ -35,6 +35,7 @@ from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import STANDING
 from probmetric.reporting.headline import headlines
 from probmetric.reporting.published import comparing
+from probmetric.reporting.recommended import Candidate, recommended
 from probmetric.reporting.settings import HOW_TO_ADD_FROZEN, frozen_baselines, settings_of
 from probmetric.reporting.words import group_title, override_words
 from probmetric.runs.folder import flatten
@@ -73,9 +74,14 @@ class Contents:
         return certified.certificates(self.context)
 
     @functools.cached_property
+    def recommended(self) -> dict[str, Candidate]:
+        """Return dataset -> the method that its validation images recommend."""
+        return recommended(self.context)
+
+    @functools.cached_property
     def browsers(self) -> list[questions.Browser]:
         """Return questions to click through, of every dataset with pictures."""
-        return questions.browsers(self.context)
+        return questions.browsers(self.context, self.recommended)
 
     @functools.cached_property
     def cautions(self) -> dict[str, dict[str, str]]:
@@ -143,7 +149,7 @@ def _script() -> dict[str, str]:
 
 
 def _answer(contents: Contents) -> Values:
-    cards = answers(contents.table)
+    cards = answers(contents.table, contents.recommended)
     return {
         "answers": cards,
         "headlines": headlines(contents.context, cards),

@@ -1,6 +1,7 @@
 """What a reader clicks through: test images as questions to a model, their answers, and the labels that look wrong.
 
-Of every dataset one run is shown, the first seed of the method with the best first metric. Each test image is asked
+Of every dataset one run is shown, the first seed of the method that the validation images recommend, or else of that
+with the best first metric. Each test image is asked
 among the others. Pictures lie once, side by side, on one sheet.
 """
 
@@ -11,7 +12,7 @@ import contextlib
 import functools
 import io
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from PIL import Image
 
 from probmetric.data.manifest import read_table, values_of
 from probmetric.io import present
-from probmetric.reporting.figures._data import best_runs
+from probmetric.reporting.figures._data import best_runs, first_runs
 from probmetric.reporting.figures.maps import project
 from probmetric.reporting.figures.montages import TILE, Album
 from probmetric.reporting.words import group_title
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from probmetric.reporting.experiment import ReportContext
+    from probmetric.reporting.recommended import Candidate
     from probmetric.runs.folder import RunFolder
 
 NEAREST, COLUMNS, QUALITY = 5, 24, 78
@@ -158,13 +160,17 @@ class Browser:
         return rows
 
 
-def browsers(context: ReportContext) -> list[Browser]:
+def browsers(context: ReportContext, recommended: Mapping[str, Candidate] | None = None) -> list[Browser]:
     """Return the questions of every dataset that has pictures and a run with a match record of all test images.
 
     Where some test images are a gallery for the others (places, `query` and `gallery`), there are none.
     """
     album, listed = Album(context.prepared), list[Browser]()
-    for data, run in best_runs(context, "mean", "label", "index").items():
+    first = first_runs(context, "mean", "label", "index")
+    chosen = {data: (data, candidate.method) for data, candidate in (recommended or {}).items()}
+    runs = best_runs(context, "mean", "label", "index")
+    runs |= {data: first[place] for data, place in chosen.items() if place in first}
+    for data, run in runs.items():
         if album.has(data) and present(run.matches_file):
             browser = _browser(context, run, album, len(listed))
             listed += [browser] if browser else []

@@ -1,0 +1,101 @@
+"""Which method to deploy: chosen on the validation images alone.
+
+Frozen features are the answer unless a method is better for certain: the classes' mean differences of MAP@R have a
+t-interval (confidence 0.9) above zero, and recall@1 is not lower. Of several such methods the best mean MAP@R counts.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probmetric.metrics.statistics import mean_interval
+from probmetric.reporting.figures._data import by_group
+from probmetric.reporting.settings import frozen_baselines
+from probmetric.retrieval.measures import retrieval_per_query
+from probmetric.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from probmetric.reporting.experiment import ReportContext
+
+CONFIDENCE = 0.9
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method with finished runs on one dataset.
+
+    Attributes:
+        method: its name, with its overrides.
+        runs: its finished runs, of several seeds and splits of the classes.
+        frozen: whether nothing was trained or fitted.
+    """
+
+    method: str
+    runs: tuple[RunFolder, ...]
+    frozen: bool
+
+    @functools.cached_property
+    def by_class(self) -> NDArray[np.float64]:
+        """Return MAP@R and recall@1 of each validation class (C, 2), means over images and seeds, split by split."""
+        splits: dict[str, list[NDArray[np.float64]]] = defaultdict(list)
+        for run in self.runs:
+            splits[run.key.data].append(_by_class(run))
+        return np.concatenate([np.mean(values, axis=0) for _, values in sorted(splits.items())])
+
+    @property
+    def means(self) -> tuple[float, float]:
+        """Return MAP@R and recall@1, each the mean over the validation classes."""
+        precision, recall = self.by_class.mean(axis=0)
+        return float(precision), float(recall)
+
+    def beats(self, other: Candidate) -> bool:
+        """Say whether this is better than the other for certain."""
+        mean, half = mean_interval(self.by_class[:, 0] - other.by_class[:, 0], CONFIDENCE)
+        return mean - half > 0 and self.means[1] >= other.means[1]
+
+
+def _by_class(run: RunFolder) -> NDArray[np.float64]:
+    split = run.embeddings("val")
+    values = retrieval_per_query(split["mean"], split["label"], ks=(1,), normalize=True)
+    both = np.stack([values["map_at_r"], values["recall_at_1"]], axis=1)
+    return np.stack([both[split["label"] == label].mean(axis=0) for label in np.unique(split["label"])])
+
+
+def best(candidates: list[Candidate]) -> Candidate:
+    """Return the candidate to deploy: the best of those that beat the frozen features, or these."""
+    baseline = next((each for each in candidates if each.frozen), None)
+    better = [each for each in candidates if baseline is None or each.beats(baseline)]
+    return max(better, key=lambda each: each.means) if better else baseline or candidates[0]
+
+
+def recommended(context: ReportContext) -> dict[str, Candidate]:
+    """Return dataset -> the method that its validation images recommend; without such images there is none.
+
+    Only methods count that were run on every split of the classes that any was, and whose weights have not seen the
+    validation images.
+    """
+    frozen = frozen_baselines(context)
+    recommendations = {}
+    for data, methods in by_group(context).items():
+        judged = {variant: tuple(filter(_validates, runs)) for variant, runs in methods.items()}
+        splits = {variant: {run.key.data for run in runs} for variant, runs in judged.items()}
+        every = set().union(*splits.values())
+        candidates = [
+            Candidate(variant, runs, variant == frozen.get(data))
+            for variant, runs in judged.items()
+            if runs and splits[variant] == every
+        ]
+        if candidates:
+            recommendations[data] = best(candidates)
+    return recommendations
+
+
+def _validates(run: RunFolder) -> bool:
+    chosen = run.find("settings.training.selection", default="validation")
+    return chosen == "validation" and run.holds("val", "mean", "label")
