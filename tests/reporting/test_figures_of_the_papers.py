@@ -165,7 +165,7 @@ def test_the_first_method_judges_right_and_wrong(paper):
     similarity = tensors["mean"] @ tensors["mean"].T
     np.fill_diagonal(similarity, -2)
     right = tensors["label"][similarity.argmax(axis=1)] == tensors["label"]
-    assert np.array_equal(histograms.judgement(first)[tensors["index"]], right)
+    assert np.array_equal(histograms.judgement(paper, first)[tensors["index"]], right)
     words = json.loads(draw("norm_histogram", paper)[2].read_text())
     assert "judgement of contrastive on digits and contrastive on glyphs" in words["caption"]
 

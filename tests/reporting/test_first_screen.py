@@ -9,9 +9,12 @@ import pytest
 from browsing import open_browser
 from fabricated_runs import Workspace, gathered, write_prepared, write_run
 
+from probmetric.data.manifest import read_table, values_of, write_manifest
 from probmetric.io import read_yaml, write_json, write_tensors, write_yaml
 from probmetric.metrics.statistics import Sample
 from probmetric.reporting.answers import answers
+from probmetric.reporting.figures import histograms, montages
+from probmetric.reporting.figures.montages import RIGHT, WRONG, Album
 from probmetric.reporting.headline import gain_over, headlines
 from probmetric.reporting.page import render
 from probmetric.reporting.questions import COLUMNS, browsers
@@ -19,6 +22,7 @@ from probmetric.reporting.report import contents_of, write_page
 from probmetric.reporting.settings import frozen_baselines, settings_of
 from probmetric.reporting.tables import markdown, result_table
 from probmetric.runs.folder import RunFolder
+from probmetric.runs.roles import Roles
 from probmetric.trust.answers import among_others
 
 RECALL = "retrieval/recall_at_1"
@@ -145,6 +149,53 @@ def test_questions_and_their_pictures_stand_on_the_page(pictured):
     for text in ("Wrong, the surest first", "Right, by chance", "Labels that look wrong", "One picture twice: 1"):
         assert text in page
     assert "url(data:image/webp;base64," in page
+
+
+@pytest.fixture
+def sided(tmp_path):
+    """Queries 0 to 7, two a class; gallery 8 to 19, of which 8 shows what 0 does, of its group, and 19 is junk."""
+    generator = np.random.default_rng(0)
+    labels = np.append(np.arange(19) % 4, -1)
+    mean = np.eye(4)[labels] + 0.4 * generator.standard_normal((20, 4))
+    mean[8], mean[19] = mean[0], mean[1]
+    mean = (mean / np.linalg.norm(mean, axis=1, keepdims=True)).astype(np.float32)
+    folder = measured(tmp_path, "birds/tuned/seed0", 0.9)
+    tensors = {"mean": mean, "label": labels, "index": np.arange(20), "uncertainty": generator.random(20)}
+    write_tensors(folder / "embeddings" / "test.safetensors", tensors, {})
+    write_prepared(tmp_path, "birds", 20)
+    prepared = tmp_path / "data/prepared/birds"
+    table, metadata = read_table(prepared)
+    columns = {name: values_of(table, name) for name in table.column_names}
+    columns["role"] = np.repeat(["query", "gallery"], [8, 12])
+    columns["group"] = np.array([f"group {row % 8}" for row in range(20)])
+    write_manifest(prepared / "manifest.parquet", columns, metadata)
+    asked = Roles.of(columns).among(tensors["index"], labels)
+    RunFolder(folder).write_matches({"test": asked.answers(tensors, labels).tensors()}, {})
+    space = Workspace(tmp_path, ("birds/tuned/seed0",))
+    return gathered(space.context("own", metrics=(RECALL,), figures=(), labels={})), tensors
+
+
+def test_queries_are_asked_in_their_gallery_on_the_page_and_in_figures(sided):
+    context, tensors = sided
+    cosines = tensors["mean"].astype(np.float64) @ tensors["mean"].T.astype(np.float64)
+    expected = {}
+    for query in range(8):
+        there = [row for row in range(8, 19) if not (row % 4 == query % 4 and row % 8 == query % 8)]
+        expected[query] = sorted(there, key=lambda row: -cosines[query, row])[:5]
+    (browser,) = browsers(context)
+    assert {each.row: list(each.nearest) for each in browser.questions} == expected
+    right = {query: int(rows[0] % 4 == query % 4) for query, rows in expected.items()}
+    assert {each.row: int(each.right) for each in browser.questions} == right
+    assert set(right.values()) == {0, 1}
+    assert 19 not in [each.row for each in browser.suspects], "junk has no label that could be wrong"
+    (run,) = context.runs
+    assert histograms.judgement(context, run).tolist() == [*right.values(), *[-1] * 12]
+    lines = montages._query_lines(context, run, Album(context.prepared))
+    frames = sorted(tuple(colours[1:]) for _, colours in lines)
+    every = [tuple(RIGHT if row % 4 == query % 4 else WRONG for row in rows) for query, rows in expected.items()]
+    assert len(lines) == 6
+    assert all(frame in every for frame in frames)
+    assert 'class="browser"' in render(contents_of(context))
 
 
 PLACES = """

@@ -1,8 +1,8 @@
 """What a reader clicks through: test images as questions to a model, their answers, and the labels that look wrong.
 
 Of every dataset one run is shown, the first seed of the method that the validation images recommend, or else of that
-with the best first metric. Each test image is asked
-among the others. Pictures lie once, side by side, on one sheet.
+with the best first metric. Each test image is asked among the others, or each query in its gallery. Pictures lie once,
+side by side, on one sheet.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from PIL import Image
 
 from probmetric.data.manifest import read_table, values_of
 from probmetric.io import present
-from probmetric.reporting.figures._data import best_runs, first_runs
+from probmetric.reporting.figures._data import best_runs, first_runs, nearest, sides
 from probmetric.reporting.figures.maps import project
 from probmetric.reporting.figures.montages import TILE, Album
 from probmetric.reporting.words import group_title
-from probmetric.retrieval import search
+from probmetric.runs.roles import Asked
 from probmetric.trust.copies import copy_groups
 from probmetric.trust.labels import suspect_labels
 from probmetric.trust.p_right import cross_fitted
@@ -161,9 +161,9 @@ class Browser:
 
 
 def browsers(context: ReportContext, recommended: Mapping[str, Candidate] | None = None) -> list[Browser]:
-    """Return the questions of every dataset that has pictures and a run with a match record of all test images.
+    """Return the questions of every dataset that has pictures and a run with a match record of its queries.
 
-    Where some test images are a gallery for the others (places, `query` and `gallery`), there are none.
+    Places, whose answers have no class, are left out.
     """
     album, listed = Album(context.prepared), list[Browser]()
     first = first_runs(context, "mean", "label", "index")
@@ -179,13 +179,19 @@ def browsers(context: ReportContext, recommended: Mapping[str, Candidate] | None
 
 def _browser(context: ReportContext, run: RunFolder, album: Album, number: int) -> Browser | None:
     data, test, record = run.key.data, run.tensors("test", "mean", "label", "index"), run.matches()[0].get("test")
-    if record is None or len(record["right"]) < len(test["index"]):
+    asked = sides(context, data, test)
+    if record is None or len(record["right"]) != len(asked.queries):
         return None
     table, _ = read_table(context.prepared / data, ["class_name", "path"])
     names, paths = (values_of(table, name)[test["index"]] for name in ("class_name", "path"))
     labels, codes = np.unique(test["label"], return_inverse=True)
-    answers = _Answers(test["mean"], codes, record)
-    suspicion = suspect_labels(test["mean"], codes) if len(labels) > 1 else None
+    answers = _Answers(test["mean"], codes, record, asked)
+    labelled = np.flatnonzero(test["label"] >= 0)
+    suspicion = suspect_labels(test["mean"][labelled], codes[labelled]) if len(set(codes[labelled])) > 1 else None
+    proposed, suspects = codes.copy(), labelled[:0]
+    if suspicion:
+        proposed[labelled] = suspicion.proposed
+        suspects = labelled[suspicion.order[: min(LISTED, suspicion.count)]]
     pairs = _pairs(test["mean"])
     questions = answers.questions(answers.chosen())[: MOST_PICTURES // (1 + NEAREST)]
     return Browser(
@@ -198,8 +204,8 @@ def _browser(context: ReportContext, run: RunFolder, album: Album, number: int) 
         codes=codes,
         paths=paths.tolist(),
         questions=questions,
-        suspects=answers.questions(suspicion.order[: min(LISTED, suspicion.count)]) if suspicion else [],
-        proposed=suspicion.proposed if suspicion else codes,
+        suspects=answers.questions(suspects, among_all=True),
+        proposed=proposed,
         suspected=suspicion.count if suspicion else 0,
         copies=[pair for pair in pairs if codes[pair[0]] == codes[pair[1]]],
         contradictions=[pair for pair in pairs if codes[pair[0]] != codes[pair[1]]],
@@ -210,55 +216,64 @@ def _browser(context: ReportContext, run: RunFolder, album: Album, number: int) 
 
 @dataclass(frozen=True)
 class _Answers:
-    """The test images of a run, each asked among the others: unit rows (N, M), classes (N,), match record."""
+    """The answers of a run: unit rows (N, M) and classes (N,) of the test images, match record of those that ask."""
 
     mean: NDArray[Any]
     codes: NDArray[np.int64]
     record: dict[str, NDArray[Any]]
+    asked: Asked
 
     @functools.cached_property
-    def asked(self) -> NDArray[np.bool_]:
-        """Say which images have another one of their class (N,)."""
+    def answerable(self) -> NDArray[np.bool_]:
+        """Say which queries (Q,) have an image of their class to find."""
         return self.record["asked"].astype(bool)
 
     @functools.cached_property
     def right(self) -> NDArray[np.bool_]:
-        """Say which answers are right (N,)."""
-        return self.record["right"].astype(bool)
+        """Say which test images (N,) were answered rightly."""
+        return self._by_image(self.record["right"].astype(bool), otherwise=False)
 
     @functools.cached_property
     def p_right(self) -> NDArray[np.float64]:
         """State P(right) (N,) from the free scores, cross-fitted over classes; NaN where it cannot be stated."""
-        stated = np.full(len(self.right), np.nan)
+        stated = np.full(len(self.answerable), np.nan)
         doubts = {score: self.record.get(f"doubt.{score}") for score in free_scores()}
-        free = {score: values[self.asked] for score, values in doubts.items() if values is not None}
+        free = {score: values[self.answerable] for score, values in doubts.items() if values is not None}
+        right, codes = (values[self.asked.queries][self.answerable] for values in (self.right, self.codes))
         with contextlib.suppress(ValueError):  # some part of the classes is all right or all wrong
-            stated[self.asked] = cross_fitted(free, self.right[self.asked], self.codes[self.asked])
-        return stated
+            stated[self.answerable] = cross_fitted(free, right, codes)
+        return self._by_image(stated, otherwise=np.nan)
+
+    def _by_image(self, values: NDArray[Any], otherwise: Any) -> NDArray[Any]:
+        """Return values (Q,) of the queries as values (N,) of the test images."""
+        spread = np.full(len(self.codes), otherwise, dtype=values.dtype)
+        spread[self.asked.queries] = values
+        return spread
 
     def chosen(self) -> NDArray[np.int64]:
         """Return images (Q,) to show: up to half of them answered wrongly, the surest first, then others by chance."""
-        sure = np.where(np.isnan(self.p_right), self.record["cosine"], self.p_right)
-        wrong = np.flatnonzero(self.asked & ~self.right)
+        sure = np.where(np.isnan(self.p_right), self._by_image(self.record["cosine"], np.nan), self.p_right)
+        asking = self.asked.queries[self.answerable]
+        wrong = asking[~self.right[asking]]
         wrong = wrong[np.argsort(-sure[wrong], kind="stable")][: MOST_QUESTIONS // 2]
-        others = np.random.default_rng(0).permutation(np.setdiff1d(np.flatnonzero(self.asked), wrong))
+        others = np.random.default_rng(0).permutation(np.setdiff1d(asking, wrong))
         return np.concatenate([wrong, others[: MOST_QUESTIONS - len(wrong)]])
 
-    def questions(self, rows: NDArray[np.int64]) -> list[Question]:
-        """Return the questions that the images `rows` (Q,) are."""
-        if not len(rows):
-            return []
-        nearest = search(self.mean[rows], self.mean, k=min(len(self.mean) - 1, NEAREST), self_index=rows)
-        lists = zip(rows.tolist(), nearest.rows.tolist(), nearest.cosines.tolist(), strict=True)
+    def questions(self, rows: NDArray[np.int64], *, among_all: bool = False) -> list[Question]:
+        """Return the questions that the images `rows` (Q,) are: asked in their gallery, or among all test images."""
+        every = np.arange(len(self.codes))
+        asked = Asked(every, every, np.stack([every, every], axis=1)) if among_all else self.asked
+        found, cosines = nearest(self.mean, asked, rows, NEAREST)
         return [
-            Question(row, nearest, cosines, bool(self.right[row]), float(self.p_right[row]))
-            for row, nearest, cosines in lists
+            Question(row, others, values, bool(self.right[row]), float(self.p_right[row]))
+            for row, others, values in zip(rows.tolist(), found.tolist(), cosines.tolist(), strict=True)
         ]
 
     def confusions(self) -> list[tuple[int, int, int]]:
         """Return (class, class it is taken for, how often), the most frequent first, of those that occur twice."""
-        wrong = self.asked & ~self.right
-        pairs = zip(self.codes[wrong].tolist(), self.codes[self.record["nearest"][wrong]].tolist(), strict=True)
+        wrong = self.answerable & ~self.right[self.asked.queries]
+        asked, answered = self.codes[self.asked.queries[wrong]], self.codes[self.record["nearest"][wrong]]
+        pairs = zip(asked.tolist(), answered.tolist(), strict=True)
         return [(*pair, count) for pair, count in Counter(pairs).most_common(LISTED) if count > 1]
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from probmetric.data.manifest import MANIFEST, read_table, values_of
+from probmetric.io import present
 from probmetric.metrics import better
+from probmetric.retrieval import search
+from probmetric.runs.roles import Asked, Roles
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
@@ -91,3 +95,43 @@ def collect(context: ReportContext, build: Callable[[Sequence[RunFolder]], Line 
 def mean_curves(context: ReportContext, name: str, x: str, y: str, *, points: int = 101) -> dict[str, dict[str, Curve]]:
     """Dataset -> method -> mean over seeds of the curve `name` of its runs (`mean_curve`)."""
     return collect(context, lambda runs: mean_curve([run.curves.get(name) for run in runs], x, y, points))
+
+
+def sides(context: ReportContext, data: str, test: Mapping[str, np.ndarray]) -> Asked:
+    """Return which test images ask and in which they search: queries in their gallery without junk, or each among all.
+
+    Args:
+        context: the experiment.
+        data: a dataset of it.
+        test: `index` (N,) and `label` (N,) of the test images.
+    """
+    folder, names = context.prepared / data, ("split", "role", "group")
+    table = read_table(folder, ["split"], optional=names)[0] if present(folder / MANIFEST) else None
+    roles = table and Roles.of({name: values_of(table, name) for name in names if name in table.column_names})
+    if not roles:
+        every = np.arange(len(test["index"]))
+        return Asked(every, every, np.stack([every, every], axis=1))
+    among = roles.among(test["index"], test["label"])
+    kept = test["label"][among.gallery] >= 0
+    pairs = among.ignored[kept[among.ignored[:, 1]]]
+    return Asked(among.queries, among.gallery[kept], np.stack([pairs[:, 0], (kept.cumsum() - 1)[pairs[:, 1]]], axis=1))
+
+
+def nearest(mean: np.ndarray, asked: Asked, rows: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows (Q, K) of the images nearest to each of some queries, and their cosines (Q, K), `most` or fewer.
+
+    Args:
+        mean: unit rows (N, M).
+        asked: which of them ask, and in which.
+        rows: some of the queries (Q,).
+        most: longest list.
+    """
+    number = np.full(len(mean), -1)
+    number[rows] = np.arange(len(rows))
+    query = number[asked.queries[asked.ignored[:, 0]]]
+    pairs = np.stack([query, asked.ignored[:, 1]], axis=1)[query >= 0]
+    k = min(most, len(asked.gallery) - np.bincount(pairs[:, 0]).max(initial=0))
+    if k < 1 or not len(rows):
+        return np.empty((len(rows), 0), dtype=np.int64), np.empty((len(rows), 0))
+    found = search(mean[rows], mean[asked.gallery], k=k, ignore=pairs)
+    return asked.gallery[found.rows], found.cosines

@@ -56,7 +56,7 @@ def norms(context: ReportContext) -> _style.Drawing:
     judges: dict[str, RunFolder] = {}
     for (data, _), run in _data.first_runs(context, "mean", "label", "index").items():
         judges.setdefault(data, run)
-    verdicts = {data: judgement(judge) for data, judge in judges.items()}
+    verdicts = {data: judgement(context, judge) for data, judge in judges.items()}
     panels, judged_by = {}, {}
     for (data, variant), run in _data.first_runs(context, "concentration", "index").items():
         test = run.tensors("test", "concentration", "index")
@@ -98,14 +98,14 @@ def chance_larger(first: np.ndarray, second: np.ndarray) -> float:
     return float(ood_metrics(second, first)["auroc"])
 
 
-def judgement(run: RunFolder) -> np.ndarray:
-    """Return by manifest row: 1 if the image's nearest neighbour has its class, 0 if not, -1 for other images."""
-    from probmetric.retrieval import search
-
+def judgement(context: ReportContext, run: RunFolder) -> np.ndarray:
+    """Return by manifest row: 1 if the image's nearest neighbour has its class, 0 if not, -1 if it asks nothing."""
     test = run.tensors("test", "mean", "label", "index")
-    label = test["label"]
+    label, asked = test["label"], _data.sides(context, run.key.data, test)
     table = np.full(int(test["index"].max(initial=-1)) + 1, -1)
-    table[test["index"]] = label[search(test["mean"], k=1).rows[:, 0]] == label
+    found = _data.nearest(test["mean"], asked, asked.queries, 1)[0]
+    if found.size:
+        table[test["index"][asked.queries]] = label[found[:, 0]] == label[asked.queries]
     return table
 
 

@@ -233,7 +233,8 @@ def queries(context: ReportContext) -> _style.Drawing:
     words = _style.Words(
         "Queries and their nearest images",
         f"Test images drawn at random (dark frame) and the {_NEAREST} test images nearest to each, nearest first: blue "
-        "if of the same class, orange if not. Method with the best first metric, first seed; nobody chose the queries.",
+        "if of the same class, orange if not; where the data have queries and a gallery, a query and images of the "
+        "gallery. Method with the best first metric, first seed; nobody chose the queries.",
         _NO_IMAGES,
         photographs=True,
     )
@@ -242,7 +243,7 @@ def queries(context: ReportContext) -> _style.Drawing:
     for data, run in _data.best_runs(context, "mean", "label", "index").items():
         if not album.has(data):
             continue
-        lines = _query_lines(run, album)
+        lines = _query_lines(context, run, album)
         bands[data, run.key.variant] = []
         for half in (lines[0::2], lines[1::2]):
             tiles = [tile for line in half for tile in line[0]]
@@ -257,17 +258,13 @@ def queries(context: ReportContext) -> _style.Drawing:
     return words.drawing(_bands(context, bands, frames=frames), f"Rows of images. {'; '.join(parts)}.")
 
 
-def _query_lines(run: RunFolder, album: Album) -> list[tuple[list[np.ndarray], list[str]]]:
+def _query_lines(context: ReportContext, run: RunFolder, album: Album) -> list[tuple[list[np.ndarray], list[str]]]:
     """Return tiles and frame colours of each query and its nearest images."""
-    from probmetric.retrieval import search
-
     test = run.tensors("test", "mean", "label", "index")
-    labels = test["label"]
-    chosen = np.random.default_rng(0).permutation(len(labels))[:_QUERIES]
-    nearest = search(test["mean"][chosen], test["mean"], k=min(len(labels), _NEAREST + 1)).rows
+    labels, asked = test["label"], _data.sides(context, run.key.data, test)
+    chosen = np.random.default_rng(0).permutation(asked.queries)[:_QUERIES]
     lines = []
-    for query, row in zip(chosen, nearest, strict=True):
-        others = row[row != query][:_NEAREST]
+    for query, others in zip(chosen, _data.nearest(test["mean"], asked, chosen, _NEAREST)[0], strict=True):
         same = labels[others] == labels[query]
         tiles = album.tiles(run.key.data, test["index"][[query, *others]])
         lines.append((tiles, [QUERY, *(RIGHT if each else WRONG for each in same)]))
