@@ -3,6 +3,9 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given as of
+from hypothesis import settings
+from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 
 from probmetric.io import FileError, signed, write_json
@@ -83,7 +86,7 @@ def test_classes_never_seen_need_classes_as_units():
     generator = np.random.default_rng(2)
     kept = {"query": 0, "group": 0}
     for _ in range(200):
-        doubt, right, groups = classes_of_their_own(generator, 40, 25)
+        doubt, right, groups = classes_of_their_own(generator, 40, 80)
         kept["query"] += certify(doubt, right, risk=0.145).threshold is not None
         kept["group"] += certify(doubt, right, risk=0.145, groups=groups).threshold is not None
     assert kept["group"] / 200 <= at_most(0.1, 200)
@@ -265,7 +268,7 @@ def test_groups_that_are_seldom_wrong_are_certified(shape, least):
 
 def test_groups_all_right_are_certified_by_as_few_as_can_be():
     for risk in (0.05, 0.1, 0.3):
-        needed = least_units(risk, 0.9, grouped=True)
+        needed = least_units(risk, 0.9, pilot=5)
         groups = np.repeat(np.arange(needed), 3)
         doubt = np.random.default_rng(0).random(len(groups))
         whole = certify(doubt, np.ones(len(groups)), risk=risk, groups=groups)
@@ -291,9 +294,56 @@ def test_the_least_number_leaves_enough_beside_the_pilot():
     for risk, confidence in ((0.05, 0.9), (0.3, 0.5), (0.01, 0.99)):
         tested = least_tested(risk, confidence)
         assert (1 - risk) ** tested <= 1 - confidence < (1 - risk) ** (tested - 1)
-        for grouped, share in ((False, 10), (True, 5)):
-            count = least_units(risk, confidence, grouped=grouped)
-            assert count - max(1, count // share) >= tested > count - 1 - max(1, (count - 1) // share)
+        assert least_units(risk, confidence) == tested
+        for pilot in (10, 5):
+            count = least_units(risk, confidence, pilot=pilot)
+            assert count - max(1, count // pilot) >= tested > count - 1 - max(1, (count - 1) // pilot)
+
+
+def tied(generator, count, levels):
+    """Doubts with many ties, errors of any rate at each level; now and then the surest are the most often wrong."""
+    doubt = generator.integers(0, levels, count) / levels
+    return doubt, generator.random(count) >= generator.beta(0.3, 1.5, levels)[(doubt * levels).astype(int)]
+
+
+ASKED = [(risk, confidence) for confidence in (0.99, 0.9, 0.5) for risk in (0.005, 0.02, 0.05, 0.07, 0.1, 0.2, 0.4)]
+
+
+def covered(doubt, right, asked, **options):
+    try:
+        return certify(doubt, right, risk=asked[0], confidence=asked[1], **options).coverage
+    except CertificateError:  # too few for so much
+        return 0.0
+
+
+@settings(max_examples=60, deadline=None)
+@of(
+    seed=st.integers(0, 2**32),
+    count=st.integers(1, 1500),
+    levels=st.sampled_from([1, 3, 11, 1000]),
+    kind=st.sampled_from(["queries", "groups", "weights", "scores"]),
+)
+def test_a_looser_promise_never_certifies_less(seed, count, levels, kind):
+    """Cars were certified at a risk of .10, by disagreement, and not at .20: the first threshold tested was another."""
+    generator = np.random.default_rng(seed)
+    doubt, right = tied(generator, count, levels)
+    options = {
+        "queries": {},
+        "groups": {"groups": generator.integers(0, max(2, count // 4), count)},
+        "weights": {"importance": generator.random(count) + 0.1},
+        "scores": {},
+    }[kind]
+    scores = {"a": doubt, "b": generator.random(count)} if kind == "scores" else doubt
+    shares = {asked: covered(scores, right, asked, **options) for asked in ASKED}
+    for (risk, confidence), share in shares.items():
+        for (looser, lower), more in shares.items():
+            if looser >= risk and lower <= confidence:
+                assert more >= share, (risk, confidence, looser, lower)
+
+
+def test_what_looser_promises_certify_is_more_than_nothing():
+    shares = [covered(*tied(np.random.default_rng(seed), 1500, 11), (0.1, 0.9)) for seed in range(40)]
+    assert np.mean(np.array(shares) > 0) > 0.2
 
 
 @pytest.mark.parametrize("wrong", [{"risk": 0.0}, {"risk": 1.0}, {"confidence": 0.0}, {"confidence": 1.0}])
@@ -331,8 +381,7 @@ def test_the_bound_of_a_certificate_is_that_of_the_queries_that_tested_it():
     doubt = np.round(doubt, 2)  # queries that test share the doubt of the threshold
     for seed in (0, 1):
         found = certify(doubt, right, risk=0.2, seed=seed)
-        pilot = np.isin(np.arange(600), np.random.default_rng(seed).permutation(600)[:60])
-        given = (doubt <= found.threshold) & ~pilot
+        given = doubt <= found.threshold
         expected = upper_bound(int((~right)[given].sum()), int(given.sum()), 0.9)
         assert found.risk_bound == pytest.approx(expected)
     assert certify(doubt, right, risk=0.2) == certify(doubt, right, risk=0.2, seed=0)
@@ -343,7 +392,11 @@ def test_the_bound_of_a_certificate_is_that_of_the_queries_that_tested_it():
     answers = np.array([((groups == group) & (doubt <= grouped.threshold)).sum() for group in order]) / 10
     errors = np.array([((groups == group) & (doubt <= grouped.threshold) & ~right).sum() for group in order]) / 10
     least = [
-        min(r for r in np.linspace(0.001, 0.999, 999) if group_evidence(answers, errors, r, stake) >= math.log(10))
+        min(
+            risk
+            for risk in np.linspace(0.001, 0.999, 999)
+            if group_evidence(answers, errors, risk, min(1.0, stake / risk)) >= math.log(10)
+        )
         for stake in STAKES
     ]
     assert min(abs(grouped.risk_bound - bound) for bound in least) < 1e-3
@@ -381,19 +434,20 @@ def test_order_statistics_as_thresholds_promise_no_more_than_they_keep(shape, ti
     assert np.mean(np.array(risks) > 0.05) <= at_most(0.1, 200)
 
 
-def test_a_tenth_as_pilot_answers_more_than_a_fifth_did():
-    # the rule before (a fifth as pilot, whose doubts were the thresholds) answered .243 and .241 here
+def test_a_first_threshold_that_no_pilot_chooses_answers_more_than_the_pilots_own_doubts_did():
+    # A fifth as pilot, whose doubts were the thresholds, answered .243 and .241 here. A tenth that chose the first
+    # threshold for each risk answered .33 and .43, but at times less at a risk of .2 than at .1.
     generator = np.random.default_rng(0)
     shares = {
         name: np.mean([certified_share(name, 0, generator)[0] for _ in range(150)])
         for name in ("rising", "low everywhere")
     }
-    assert shares["rising"] > 0.29
-    assert shares["low everywhere"] > 0.42
+    assert shares["rising"] > 0.34
+    assert shares["low everywhere"] > 0.25
 
 
 def test_a_risk_that_nobody_can_certify_is_refused_at_once():
-    with pytest.raises(CertificateError, match="needs at least 2558427879"):
+    with pytest.raises(CertificateError, match="needs at least 2302585092"):
         certify([0.1, 0.2], [1, 1], risk=1e-9)
 
 

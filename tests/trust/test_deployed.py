@@ -112,7 +112,7 @@ def test_a_gallery_that_is_always_right_is_certified_as_far_as_its_number_allows
     record["mean"] /= np.linalg.norm(record["mean"], axis=1, keepdims=True)
     answers = calibration_answers(record, labels)
     assert answers.right.all()
-    bound = 1 - 0.1 ** (1 / (count - count // 10))
+    bound = 1 - 0.1 ** (1 / count)
     made = certify_record(answers.tensors(), labels, risk=bound + 1e-9)
     assert (made.threshold, made.coverage, made.queries) == (EVERYTHING, 1.0, count)
     assert made.risk_bound == pytest.approx(bound)

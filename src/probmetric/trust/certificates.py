@@ -5,22 +5,25 @@ Notation: d_i doubt of the answer to calibration query i, w_i in {0, 1} whether 
 P(R(t) > alpha) <= delta over calibration sets, for every distribution of (d, w), if deployment draws as calibration
 did.
 
-Which t is tried may not depend on what tests it. A part of the calibration set, the pilot, says where testing starts;
-the rest tests that threshold and then larger ones, each at the full level delta, until one fails (fixed sequence
-testing; Angelopoulos et al. 2021, "Learn then test"). The last that passed is certified.
+Which t is tried may not depend on what tests it. A first threshold is tested, and then larger ones, each at the full
+level delta, until one fails (fixed sequence testing; Angelopoulos et al. 2021, "Learn then test"). The last that passed
+is certified. Where the sequence begins does not depend on the risk asked for, as far as that can be, so that a larger
+alpha never certifies less (and nor does a lower confidence): what passes at alpha passes at every larger one.
 
-    unit "query"   queries are drawn independently. The pilot is a tenth: a logistic curve of errors over the rank and
-                   its logarithm, fitted to it, says from which rank on testing is expected to certify most.
-                   Thresholds are the order statistics d_(k) of the rest: given d_(k+1), the k answers below it are
-                   independent with risk R(d_(k+1)), and k passes when P(Binomial(k, alpha) <= errors) <= delta
+    unit "query"   queries are drawn independently. Thresholds are the order statistics d_(k): given d_(k+1), the k
+                   answers below it are independent with risk R(d_(k+1)), and k passes when P(Binomial(k, alpha) <=
+                   errors) <= delta. The first k is an eighth of the queries, at most 500; where alpha is so small that
+                   as many could not pass with 3 errors, it is the least number that could, and 3 errors are the most
+                   that pass there: then all smaller k have no more, and pass at every alpha whose sequence holds them
     unit "group"   groups (people, sessions, classes that calibration does not show) are drawn independently, queries of
                    one as they like. Y_g = sum over answers of g of (alpha - w_i) / s, s the most queries of a group,
                    has mean <= 0 if R(t) >= alpha: the capital of a wager, prod_g (1 + lambda Y_g), group after group,
                    ever reaches 1 / delta with probability at most delta (Waudby-Smith and Ramdas 2023), and then t
-                   passes. The pilot is a fifth; it names the thresholds (its own doubts), and calibration sets drawn
-                   from it say which of them to test first, and with which lambda, to certify most. The largest lambda,
-                   1 / (1 - alpha), loses everything to one group that is all wrong. That no group of deployment has
-                   more than s queries to its name is an assumption
+                   passes. A fifth, the pilot, names the thresholds (its own doubts), and calibration sets drawn
+                   from it say which of them to test first, and with which lambda, to certify most at the usual
+                   risks (`RISKS`): lambda (1 - alpha) = min(1, c / alpha), by which every gain grows with alpha.
+                   The largest lambda loses everything to one group that is all wrong. That no group of deployment
+                   has more than s queries to its name is an assumption
 
 Why a threshold may be one of the doubts that test it: let A_1, A_2, ... be the intervals of t where R(t) > alpha. R is
 alpha at their ends, so the mean error between any two ends is alpha too. Which interval the first false threshold of
@@ -48,7 +51,6 @@ from numpy.typing import NDArray
 from probmetric.errors import ProbMetricError
 from probmetric.io import read_json, signed, unsigned, write_json
 from probmetric.metrics import arrays
-from probmetric.trust.logistic import fit_logistic
 from probmetric.trust.p_right import PRight
 
 Doubles = NDArray[np.float64]
@@ -58,9 +60,9 @@ Unit = Literal["query", "group"]
 RISKS, CONFIDENCE = (0.2, 0.1, 0.05), 0.9  # of the certificate of every run; `probmetric certificate` makes others
 PILOT, PILOT_OF_GROUPS = 10, 5
 THRESHOLDS = 40
-STAKES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.12, 0.06)  # shares of the stake that a group all wrong loses wholly
-STARTS, TRIALS = 20, 60
-RANK_PRIOR = ((-2.0, 3.0), (4.0, 4.0), (0.5, 1.0))  # mean and standard deviation of intercept and the two slopes
+STAKES = (1.0, 0.4, 0.2, 0.1, 0.05, 0.025, 0.012)  # c: at alpha the share min(1, c / alpha) of the largest stake
+TRIALS = 60
+START, LATEST_START, FIRST_ERRORS = 8, 500, 3  # the first threshold tested: a share, a number, errors that it may have
 EVERYTHING = sys.float_info.max
 _AGAIN = "certify again"
 
@@ -250,16 +252,17 @@ def certify(
     count, delta = int(units.max()) + 1, (1 - confidence) / tries
     generator = np.random.default_rng(seed)
     by_sums = groups is not None or weights is not None
-    _check_size(count, risk, 1 - delta, "groups" if groups is not None else "labelled queries", by_sums)
-    order, size = generator.permutation(count), _pilot_size(count, PILOT_OF_GROUPS if by_sums else PILOT)
+    share = PILOT_OF_GROUPS if by_sums else PILOT if len(doubts) > 1 else 0
+    _check_size(count, risk, 1 - delta, "groups" if groups is not None else "labelled queries", share)
+    order, size = generator.permutation(count), _pilot_size(count, share)
     piloted = np.isin(units, order[:size])
-    name = _chosen(doubts, wrong, piloted, risk) if len(doubts) > 1 else next(iter(doubts))
+    name = _chosen(doubts, wrong, piloted) if len(doubts) > 1 else next(iter(doubts))
     values, promise = doubts[name], (risk, delta)
     if by_sums:
         three = (values, wrong, np.ones(queries) if weights is None else weights)
         threshold, bound = _search_groups(three, units, order[:size], order[size:], promise, generator)
     else:
-        threshold, bound = _search_queries(values, wrong, piloted, promise, generator)
+        threshold, bound = _search_queries(values[~piloted], wrong[~piloted], risk, delta)
     answered = values <= (-np.inf if threshold is None else threshold)
     return Certificate(
         risk=risk,
@@ -289,14 +292,13 @@ def _weights(importance: Any, count: int) -> Doubles:
     return weights
 
 
-def _chosen(doubts: Mapping[str, Doubles], wrong: Doubles, pilot: NDArray[np.bool_], risk: float) -> str:
-    """Return the name of the score by which the pilot's answers could be given up to the largest share at this risk."""
+def _chosen(doubts: Mapping[str, Doubles], wrong: Doubles, pilot: NDArray[np.bool_]) -> str:
+    """Return the name of the score by whose order the pilot's errors come last."""
 
-    def gain(doubt: Doubles) -> float:
-        order = np.argsort(doubt[pilot], kind="stable")
-        return float(np.max(np.cumsum(risk - wrong[pilot][order])))
+    def errors_early(doubt: Doubles) -> float:
+        return float(np.cumsum(wrong[pilot][np.argsort(doubt[pilot], kind="stable")]).sum())
 
-    return max(doubts, key=lambda name: gain(doubts[name]))
+    return min(doubts, key=lambda name: errors_early(doubts[name]))
 
 
 def class_importance(labels: Any, shares: Mapping[Any, float]) -> Doubles:
@@ -318,15 +320,20 @@ def class_importance(labels: Any, shares: Mapping[Any, float]) -> Doubles:
     return np.asarray((wanted / wanted.sum() / np.bincount(numbers) * len(numbers))[numbers])
 
 
-def least_units(risk: float, confidence: float, *, grouped: bool = False) -> int:
-    """Return the fewest calibration queries (or groups), pilot included, that can certify `risk` if no answer is wrong.
+def least_units(risk: float, confidence: float, *, pilot: int = 0) -> int:
+    """Return the fewest calibration queries (or groups) that can certify `risk` if no answer is wrong.
+
+    Args:
+        risk: share of wrong answers allowed.
+        confidence: chance that the promise holds.
+        pilot: one of so many is taken for the pilot; 0: there is none.
 
     Examples:
-        >>> least_units(0.05, 0.9), least_units(0.05, 0.9, grouped=True)
-        (49, 56)
+        >>> least_units(0.05, 0.9), least_units(0.05, 0.9, pilot=5)
+        (45, 56)
     """
-    tested, share = least_tested(risk, confidence), PILOT_OF_GROUPS if grouped else PILOT
-    return tested + max(1, (tested - 1) // (share - 1))
+    tested = least_tested(risk, confidence)
+    return tested + (max(1, (tested - 1) // (pilot - 1)) if pilot else 0)
 
 
 def least_tested(risk: float, confidence: float) -> int:
@@ -346,32 +353,23 @@ def upper_bound(errors: int, answers: int, confidence: float) -> float:
     return float(scipy.special.betaincinv(errors + 1, answers - errors, confidence))
 
 
-def _search_queries(
-    doubt: Doubles,
-    wrong: Doubles,
-    pilot: NDArray[np.bool_],
-    promise: tuple[float, float],
-    generator: np.random.Generator,
-) -> tuple[float | None, float]:
-    """Return the certified threshold and the bound of its risk, where queries are the unit; `promise`: alpha, delta."""
-    risk, delta = promise
-    order = np.argsort(doubt[~pilot], kind="stable")
-    tested = doubt[~pilot][order]
-    errors = np.cumsum(wrong[~pilot][order])
-    allowed = errors_allowed(np.arange(1, len(tested) + 1), risk, delta)
-    passed = errors <= allowed
-    ranks = np.searchsorted(np.sort(doubt), doubt[pilot], side="right") / len(doubt)
-    least = min(least_tested(risk, 1 - delta), len(tested))
-    start = _best_start(ranks, wrong[pilot], allowed, least, generator)
+def _search_queries(doubt: Doubles, wrong: Doubles, risk: float, delta: float) -> tuple[float | None, float]:
+    """Return the certified threshold and the bound of its risk, where queries are the unit; `doubt`, `wrong` (Q,)."""
+    order, count = np.argsort(doubt, kind="stable"), len(doubt)
+    tested, errors = doubt[order], np.cumsum(wrong[order])
+    allowed = errors_allowed(np.arange(1, count + 1), risk, delta)
+    usual = min(max(count // START, 1), LATEST_START)
+    patient = min(int(np.searchsorted(allowed, FIRST_ERRORS)) + 1, count)
     ends = np.flatnonzero(np.append(np.diff(tested) > 0, True))
-    ends = ends[ends >= least - 1]
-    ends = ends[max(0, np.searchsorted(ends, start - 1, side="right") - 1) :]
-    failed = np.flatnonzero(~passed[ends])
-    certified = ends[: failed[0] if len(failed) else len(ends)]
+    ends = ends[ends >= max(usual, patient) - 1]
+    passed = errors[ends] <= allowed[ends]
+    if patient > usual:
+        passed[0] &= errors[ends[0]] <= FIRST_ERRORS
+    certified = ends[: int(np.argmin(np.append(passed, False)))]
     if not len(certified):
         return None, 1.0
     last = int(certified[-1])
-    threshold = EVERYTHING if last == len(tested) - 1 else float(np.nextafter(tested[last + 1], -np.inf))
+    threshold = EVERYTHING if last == count - 1 else float(np.nextafter(tested[last + 1], -np.inf))
     return threshold, min(upper_bound(int(errors[last]), last + 1, 1 - delta), risk)
 
 
@@ -381,42 +379,6 @@ def errors_allowed(answers: Ints, risk: float, delta: float) -> Doubles:
     for _ in range(3):  # the inverse is that of a continuous curve, and -1 has none
         allowed -= (allowed >= 0) & (scipy.special.bdtr(np.maximum(allowed, 0), answers, risk) > delta)
     return allowed
-
-
-def _best_start(ranks: Doubles, wrong: Doubles, allowed: Doubles, least: int, generator: np.random.Generator) -> int:
-    """Return the number of answers to test first: of `STARTS` the one that is expected to certify most.
-
-    Args:
-        ranks: ranks of the pilot's doubts among all, as shares (P,).
-        wrong: their errors (P,).
-        allowed: most errors with which 1, ..., N answers pass (N,).
-        least: fewest answers that can pass.
-        generator: of the calibration sets that are drawn from the pilot's curve.
-    """
-    count = len(allowed)
-    evenly, finely = np.arange(1, STARTS + 1) * count // STARTS, np.geomspace(least, count, STARTS).astype(np.int64)
-    starts = np.unique(np.maximum(least, np.append(evenly, finely)))
-    mean, root = _error_curve(np.maximum(ranks, 0.5 / count), wrong)
-    columns = _of_ranks((np.arange(count) + 0.5) / count)
-    certified = np.zeros(len(starts))
-    for _ in range(TRIALS):
-        rates = scipy.special.expit(columns @ (mean + root @ generator.standard_normal(len(mean))))
-        passed = np.cumsum(generator.random(count) < rates) <= allowed
-        failures = np.append(np.flatnonzero(~passed), count)
-        certified += np.where(passed[starts - 1], failures[np.searchsorted(failures, starts - 1)], 0)
-    return int(starts[np.argmax(certified)])
-
-
-def _error_curve(ranks: Doubles, wrong: Doubles) -> tuple[Doubles, Doubles]:
-    """Return mean (3,) and root of the covariance (3, 3) of the weights of P(wrong | rank), logistic."""
-    mean, deviation = (np.array(values) for values in zip(*RANK_PRIOR, strict=True))
-    curve, precision = fit_logistic(_of_ranks(ranks), wrong, mean, deviation**-2.0)
-    return curve, np.linalg.cholesky(np.linalg.inv(precision))
-
-
-def _of_ranks(ranks: Doubles) -> Doubles:
-    """Return the columns (N, 3) of ranks (N,) in (0, 1]: errors rise steeply at first, or only late."""
-    return np.column_stack([np.ones(len(ranks)), ranks, np.log(ranks)])
 
 
 def _search_groups(
@@ -448,10 +410,11 @@ def _search_groups(
         np.cumsum(np.bincount(cells, each, count * (units.max() + 1)).reshape(-1, count), axis=1) / largest
         for each in (weights, weights * wrong)
     )
-    start, stake = _best_stake(answers[pilot], errors[pilot], len(tested), promise, generator)
+    start, stake = _best_stake(answers[pilot], errors[pilot], len(tested), generator)
 
     def passes(column: int, alpha: float) -> bool:
-        return group_evidence(answers[tested, column], errors[tested, column], alpha, stake) >= math.log(1 / delta)
+        evidence = group_evidence(answers[tested, column], errors[tested, column], alpha, min(1.0, stake / alpha))
+        return evidence >= math.log(1 / delta)
 
     certified = -1
     for column in range(start, count):
@@ -484,10 +447,8 @@ def group_evidence(answers: Doubles, errors: Doubles, risk: float, stake: float)
     return float(np.cumsum(np.log1p(gains)).max())
 
 
-def _best_stake(
-    answers: Doubles, errors: Doubles, tested: int, promise: tuple[float, float], generator: np.random.Generator
-) -> tuple[int, float]:
-    """Return the threshold to test first and the stake that are expected to certify most.
+def _best_stake(answers: Doubles, errors: Doubles, tested: int, generator: np.random.Generator) -> tuple[int, float]:
+    """Return the threshold to test first and the stake that are expected to certify most at the usual `RISKS`.
 
     Calibration sets are drawn from the pilot's groups (Bayesian bootstrap); half a group more than the pilot shows is
     all wrong.
@@ -496,21 +457,26 @@ def _best_stake(
         answers: (P, T) of the pilot's groups up to each threshold, as of `group_evidence`.
         errors: (P, T).
         tested: groups that will test.
-        promise: alpha, delta.
         generator: of the draws.
     """
-    risk, delta = promise
-    sums = np.vstack([risk * answers - errors, (risk - 1) * answers.mean(axis=0)])
     chances = generator.dirichlet(np.append(np.ones(len(answers)), 0.5), TRIALS)
-    drawn = generator.multinomial(tested, chances)
-    covered, best = answers.mean(axis=0), (-1.0, 0, 1.0)
-    for stake in STAKES:
-        passed = drawn @ np.log1p(np.maximum(stake / (1 - risk) * sums, -1 + 1e-12)) >= math.log(1 / delta)
-        reached = np.zeros(TRIALS)
-        for column in reversed(range(len(covered))):
-            reached = np.where(passed[:, column], np.maximum(reached, covered[column]), 0.0)
-            best = max(best, (float(reached.mean()), column, stake))
-    return best[1:]
+    drawn, covered = generator.multinomial(tested, chances), answers.mean(axis=0)
+    gained = np.zeros((len(STAKES), len(covered)))
+    for risk in RISKS:
+        sums = np.vstack([risk * answers - errors, (risk - 1) * covered])
+        expected = np.zeros_like(gained)
+        for row, stake in enumerate(STAKES):
+            share = min(1.0, stake / risk) / (1 - risk)
+            passed = drawn @ np.log1p(np.maximum(share * sums, -1 + 1e-12)) >= -math.log1p(-CONFIDENCE)
+            reached = np.zeros(TRIALS)
+            for column in reversed(range(len(covered))):
+                reached = np.where(passed[:, column], np.maximum(reached, covered[column]), 0.0)
+                expected[row, column] = reached.mean()
+        gained += expected / max(expected.max(), 1e-12)
+    if not gained.any():
+        return len(covered) - 1, STAKES[0]
+    best = int(gained.argmax())
+    return best % len(covered), STAKES[best // len(covered)]
 
 
 def check_shares(**shares: float) -> None:
@@ -533,13 +499,13 @@ def group_numbers(groups: Any, count: int, noun: str = "query") -> Ints:
 
 
 def _pilot_size(units: int, share: int) -> int:
-    return max(1, units // share)
+    return max(1, units // share) if share else 0
 
 
-def _check_size(count: int, risk: float, confidence: float, noun: str, grouped: bool) -> None:
-    needed = least_units(risk, confidence, grouped=grouped)
+def _check_size(count: int, risk: float, confidence: float, noun: str, pilot: int) -> None:
+    needed = least_units(risk, confidence, pilot=pilot)
     if count < needed:
-        tested = count - _pilot_size(count, PILOT_OF_GROUPS if grouped else PILOT)
+        tested = count - _pilot_size(count, pilot)
         best = f"; {count} can show a risk of {1 - (1 - confidence) ** (1 / tested):.2g} at best" if tested else ""
         raise CertificateError(
             f"calibration has {count} {noun if count != 1 else noun.replace('groups', 'group')}; a risk of {risk:g} at "

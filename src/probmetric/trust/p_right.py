@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
 from probmetric.metrics.calibration import EqualMass, calibration_error
-from probmetric.trust.logistic import fit_logistic
 
 Doubles = NDArray[np.float64]
 PRIOR = 1e-2
@@ -117,7 +116,7 @@ def fit_p_right(scores: Mapping[str, Any], right: Any) -> PRight:
     squared = len(truth) >= SQUARED_FROM
     design = np.hstack([np.ones((len(z), 1)), z, z**2] if squared else [np.ones((len(z), 1)), z])
     prior = np.r_[0.0, np.full(design.shape[1] - 1, PRIOR)]
-    bias, *weights = fit_logistic(design, truth, np.zeros(len(prior)), prior)[0].tolist()
+    bias, *weights = _fit_logistic(design, truth, prior).tolist()
     count = len(scores)
     return PRight(
         tuple(scores),
@@ -129,6 +128,33 @@ def fit_p_right(scores: Mapping[str, Any], right: Any) -> PRight:
         tuple(weights[count:]),
         *((tuple(z.min(axis=0).tolist()), tuple(z.max(axis=0).tolist())) if squared else ()),
     )
+
+
+def _fit_logistic(design: Doubles, right: Any, precision: Doubles) -> Doubles:
+    """Return the weights (J,) of a logistic regression with a Gaussian prior, by Newton steps.
+
+    Args:
+        design: (N, J) columns.
+        right: (N,) zeros and ones.
+        precision: (J,) of the prior, whose mean is 0; 0 for a weight that is free.
+    """
+
+    def loss(weights: Doubles) -> float:
+        logits = design @ weights
+        return float(np.logaddexp(0, logits).sum() - right @ logits + precision @ weights**2 / 2)
+
+    weights = np.zeros(design.shape[1])
+    for _ in range(100):
+        rate = scipy.special.expit(design @ weights)
+        gradient = design.T @ (rate - right) + precision * weights
+        curvature = design.T @ (design * (rate * (1 - rate))[:, None]) + np.diag(precision + 1e-9)
+        step = np.linalg.solve(curvature, gradient)
+        while np.abs(step).max() > 1e-6 and loss(weights - step) > loss(weights):
+            step = step / 2
+        weights = weights - step
+        if np.abs(step).max() < 1e-9:
+            break
+    return weights
 
 
 def cross_fitted(scores: Mapping[str, Any], right: Any, groups: Any, *, folds: int = FOLDS, seed: int = 0) -> Doubles:
