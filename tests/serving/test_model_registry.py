@@ -44,6 +44,9 @@ def test_a_registered_model_is_loaded_by_name_and_only_once_registered(shop, pho
     for _ in range(2):
         assert cli.main(["register", LAPLACE, "digits-reader"]) == 0
     assert capsys.readouterr().out.split() == ["models:/digits-reader/1"] * 2
+    store = f"sqlite:///{shop}/mlflow.db"
+    version = mlflow.MlflowClient(store, store).get_model_version("digits-reader", "1")
+    assert version.description.startswith(f"# {probmetric.load(LAPLACE).name}\n"), "the card describes it"
     path = next(iter(photos[1]))
     expected = probmetric.load(LAPLACE).embed(path)
     found = probmetric.load("models:/digits-reader/1").embed(path)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from probmetric.serving.model import Model
 
 IMAGE = "image"
+LONGEST_DESCRIPTION = 5000  # what MLflow's database holds
 DIGEST_TAG, RUN_TAG = "probmetric.model", "probmetric.run"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
@@ -53,13 +54,15 @@ def register(model: Model, name: str, *, store_uri: str, artifact_root: Path, li
         else:
             source, run = _sent(client, model, run, license)
         tags = {DIGEST_TAG: model.digest, RUN_TAG: model.record.name}
-        return f"models:/{name}/{client.create_model_version(name, source, run_id=run, tags=tags).version}"
+        words = model.card.split("---\n", 2)[-1].strip()[:LONGEST_DESCRIPTION]  # without the card's head of YAML
+        made = client.create_model_version(name, source, run_id=run, tags=tags, description=words)
+        return f"models:/{name}/{made.version}"
 
 
 def _version_of(client: MlflowClient, name: str, digest: str) -> str | None:
     """Return the version of `name` that has this digest; make the name where there is none."""
     if not client.search_registered_models(f"name = '{name}'"):
-        client.create_registered_model(name)
+        client.create_registered_model(name, description="Image embeddings with uncertainty; versions have cards.")
     versions = client.search_model_versions(f"name = '{name}'")
     return next((str(each.version) for each in versions if each.tags.get(DIGEST_TAG) == digest), None)
 
