@@ -1,9 +1,12 @@
 """`probmetric data status` says what is there, what is missing and what to do."""
 
+import os
+
 import miniatures
 import pytest
 
 from probmetric.data import dataset_status, format_status, list_datasets, prepare_dataset
+from probmetric.data.raw import RawFiles
 
 
 def data_status(raw, prepared, names=()):
@@ -69,3 +72,17 @@ def test_a_damaged_summary_is_said(tmp_path, content):
     (folder / "summary.json").write_text(content)
     (row,) = data_status(tmp_path, tmp_path, ["digits"])
     assert (row.state, row.next_command) == ("damaged", f"probmetric doctor {folder}")
+
+
+def test_folders_are_listed_once_however_many_names_are_looked_for(tmp_path, monkeypatch):
+    """A folder per person, as of LFW: listing them again for every name took most of `probmetric experiments`."""
+    for name in ("b/inner", "a", ".hidden/inner"):
+        (tmp_path / name).mkdir(parents=True)
+    listed = []
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda place: listed.append(place) or scandir(place))
+    files = RawFiles("lfw", tmp_path, tmp_path / "work")
+    places = [tmp_path / "lfw", *(tmp_path / place for place in ("", "", "a", "b", "b/inner"))]
+    for name in ("lfw.tgz", "pairs.txt"):
+        assert list(files.candidates(name)) == [place / name for place in places]
+    assert listed == [tmp_path / "lfw", tmp_path, tmp_path / "a", tmp_path / "b"]

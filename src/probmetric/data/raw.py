@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -50,6 +51,7 @@ class RawFiles:
         progress: show progress bars.
         notes: remarks for summary.json.
         homes: for datasets whose files have common names, the only subfolders searched.
+        listed: folder -> the folders in it and in these, kept because a dataset may have many.
     """
 
     name: str
@@ -59,6 +61,7 @@ class RawFiles:
     progress: bool = False
     notes: list[str] = field(default_factory=list)
     homes: tuple[str, ...] = ()
+    listed: dict[Path, list[Path]] = field(default_factory=dict)
 
     def users_file(self, kinds: Sequence[str]) -> Path:
         """Return the user's own file, which ends in one of `kinds`."""
@@ -72,10 +75,10 @@ class RawFiles:
         if self.folder is None:
             return
         for home in self.homes or (self.name,):
-            yield from _below(self.folder / home, relative)
+            yield from self._below(self.folder / home, relative)
         yield self.folder / relative
         if not self.homes:
-            yield from _below(self.folder, relative)
+            yield from self._below(self.folder, relative)
 
     def find(self, markers: Sequence[str], archives: Sequence[RawFile]) -> Path:
         """Return the folder under which one of the relative paths `markers` exists, unpacking `archives` if it must.
@@ -87,7 +90,9 @@ class RawFiles:
         if folder is not None:
             return folder
         unpacked = [self.unpack(path, archive) for archive in archives for path in self.files(archive.name)]
-        folder = _holder((path, marker) for root in unpacked for marker in markers for path in _below(root, marker))
+        folder = _holder(
+            (path, marker) for root in unpacked for marker in markers for path in self._below(root, marker)
+        )
         if folder is None:
             raise self.missing(markers, archives, unpacked)
         return folder
@@ -139,6 +144,14 @@ class RawFiles:
         except FileError:
             self.notes.append(f"{path.parent} is read-only: the digest of {path.name} is not recorded")
 
+    def _below(self, place: Path, relative: str) -> Iterator[Path]:
+        """Yield `relative` in `place`, in its subfolders and in theirs, sorted; folders are listed once."""
+        yield place / relative
+        if place not in self.listed:
+            inside = _subfolders(place)
+            self.listed[place] = [*inside, *(below for folder in inside for below in _subfolders(folder))]
+        yield from (folder / relative for folder in self.listed[place])
+
     def missing(self, markers: Sequence[str], archives: Sequence[RawFile], unpacked: Sequence[Path]) -> DataError:
         """Make the error that says what is expected."""
         where = " or ".join(str(place) for place in (self.folder / self.name, self.folder)) if self.folder else "--raw"
@@ -154,13 +167,11 @@ class RawFiles:
         )
 
 
-def _below(place: Path, relative: str) -> Iterator[Path]:
-    """Yield `relative` in `place`, in its subfolders and in theirs, sorted."""
-    yield place / relative
-    for pattern in ("*", "*/*"):
-        for folder in sorted(place.glob(pattern)):
-            if folder.is_dir() and not folder.name.startswith("."):
-                yield folder / relative
+def _subfolders(place: Path) -> list[Path]:
+    """Return the folders in `place` that are not hidden, sorted; none where it is no folder that can be read."""
+    with contextlib.suppress(OSError), os.scandir(place) as entries:
+        return sorted(place / entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    return []
 
 
 def _holder(places: Iterable[tuple[Path, str]]) -> Path | None:

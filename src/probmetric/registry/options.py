@@ -63,7 +63,11 @@ class Range:
     @property
     def options(self) -> tuple[str, ...]:
         """Names of the options that bound this range."""
-        return tuple(bound for bound in asdict(self).values() if isinstance(bound, str))
+        return tuple(bound for bound in self._bounds if isinstance(bound, str))
+
+    @property
+    def _bounds(self) -> tuple[float | str | None, ...]:
+        return self.above, self.low, self.high, self.below
 
     def resolved(self, values: Mapping[str, Any]) -> Range:
         """Return the range with `values` in place of the names of options."""
@@ -71,7 +75,7 @@ class Range:
         return Range(**{side: bound for side, bound in bounds.items() if isinstance(bound, int | float)})
 
     def __contains__(self, number: Any) -> bool:
-        above, low, high, below = asdict(self).values()
+        above, low, high, below = self._bounds
         return (
             -_FARTHEST <= number <= _FARTHEST
             and (above is None or number > above)
