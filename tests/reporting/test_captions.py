@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +12,8 @@ from docutils.core import publish_parts
 
 from probmetric.reporting.figures import list_figures
 
-FOLDER = Path(__file__).parents[2] / "workflow" / "report"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "workflow" / "report"
 
 
 def render(name: str, **wildcards: str) -> str:
@@ -30,3 +32,12 @@ def test_every_figure_has_a_caption(figure):
     text = render("figure.rst", experiment="demo", figure=figure)
     assert "<strong>demo</strong>" in text
     assert ("Another figure" in text) == (figure == "another_figure")
+
+
+def test_the_gallery_of_the_docs_shows_every_figure_small():
+    page = ROOT / "docs/guide/gallery.md"
+    text = page.read_text(encoding="utf-8")
+    assert re.findall(r"\| `(\w+)`", text) == sorted(list_figures())
+    shown = re.findall(r"\((\.\./images/figures/\w+\.webp)\)", text)
+    assert len(shown) >= len(list_figures()) - 1
+    assert max((page.parent / path).stat().st_size for path in shown) < 40_000
