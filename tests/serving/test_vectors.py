@@ -108,9 +108,21 @@ def test_nothing_to_certify_says_what_could_be(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     as_parquet(tmp_path / "v.parquet", *blobs(40, spread=1.8))
     assert main(["certify", "v.parquet", "--risk", "0.05"]) != 0
-    assert "A risk of 0.2 could be certified" in capsys.readouterr().err
+    assert "A risk of 0.1 could be certified" in capsys.readouterr().err
     assert not Gallery.open("v.gallery").certificates
     assert list(Gallery.open("v.gallery").tried.values()) == [{"p_right": 1}]  # a try, though it gave nothing
+
+
+def test_a_refused_certificate_leaves_no_gallery_and_is_no_try(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    as_parquet(tmp_path / "v.parquet", *blobs(3))
+    assert main(["certify", "v.parquet", "--risk", "0.001"]) != 0
+    assert "needs at least" in capsys.readouterr().err
+    assert not (tmp_path / "v.gallery").exists()
+    gallery = Gallery.from_vectors(*blobs(3))
+    with pytest.raises(CertificateError, match="needs at least"):
+        gallery.certify(risk=0.001)
+    assert gallery.tried == {}
 
 
 def test_the_gallery_in_python():

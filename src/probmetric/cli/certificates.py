@@ -16,11 +16,8 @@ from probmetric.trust.spot_checks import spot_checks
 
 def certificate(options: argparse.Namespace) -> None:
     """Run `probmetric certificate`."""
-    print(
-        steps.certify(
-            options.run, risk=options.risk, confidence=options.confidence, score=options.score, unit=options.unit
-        )
-    )
+    rules = {name: getattr(options, name) for name in ("risk", "confidence", "score", "unit", "group")}
+    print(steps.certify(options.run, **rules))
 
 
 def monitor(options: argparse.Namespace) -> None:

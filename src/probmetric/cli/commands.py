@@ -263,6 +263,7 @@ def _declare_certificates(add: Add) -> None:
     command.add_argument(
         "--unit", default="auto", choices=["auto", "query", "class"], help="what is drawn independently"
     )
+    command.add_argument("--group", default="", help="column of the dataset: what images come from together")
     command = add(
         "monitor", "certificates:monitor", "say whether a certificate has expired, from the log of the queries answered"
     )

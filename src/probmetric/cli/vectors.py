@@ -53,7 +53,8 @@ def certify(options: argparse.Namespace) -> None:
     try:
         certificate = promised(gallery, options, None, *calibration, groups=groups)
     finally:
-        gallery.save(folder)  # a try is recorded, whatever it gave
+        if gallery.tried:  # a try is recorded, whatever it gave; a refusal was none and leaves no folder
+            gallery.save(folder)
     print(harmless(sentence(certificate, folder)))
 
 

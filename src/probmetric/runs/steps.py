@@ -14,7 +14,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from probmetric import __version__
+from probmetric.data.manifest import DataError, load_manifest
 from probmetric.io import content_digest, write_text
 from probmetric.launch import ALONE, Place
 from probmetric.runs.folder import STEPS, RunFolder, Step
@@ -201,20 +204,24 @@ def certify_smallest(run: str) -> None:
         _keep(run, made)
 
 
-def certify(run: str, *, risk: float, confidence: float, score: str = "", unit: Unit = "auto") -> Path:
+def certify(run: str, *, risk: float, confidence: float, score: str = "", unit: Unit = "auto", group: str = "") -> Path:
     """Certify the answers of a run's test gallery: writes `certificate.json` and, in words, `certificate.md`.
 
     Each test image is asked among the others. By default P(right) decides, by the map fitted on the validation
-    classes, or where these gave too few answers to fit it to, the disagreement of the nearest images.
+    classes, or where these gave too few answers to fit it to, the disagreement of the nearest images. Where `group`
+    names a column of the prepared dataset, its groups are what is drawn.
 
     Raises:
         CertificateError: nothing can be certified with so many images; says what is needed.
+        DataError: the dataset has no such column.
         FileError: the run is not evaluated.
     """
-    return _keep(run, _certificate(run, risk, confidence, score, unit))
+    return _keep(run, _certificate(run, risk, confidence, score, unit, group))
 
 
-def _certificate(run: str, risk: float, confidence: float, score: str = "", unit: Unit = "auto") -> Certificate:
+def _certificate(
+    run: str, risk: float, confidence: float, score: str = "", unit: Unit = "auto", group: str = ""
+) -> Certificate:
     from probmetric.trust.deployed import certify_record
     from probmetric.trust.p_right import PRight
 
@@ -227,6 +234,9 @@ def _certificate(run: str, risk: float, confidence: float, score: str = "", unit
     if score in ("", "p_right") and "p_right" in metadata:
         fitted = PRight.of(json.loads(metadata["p_right"]))
         by = fitted if score or fitted.answers >= ENOUGH_TO_FIT else by
+    options: dict[str, Any] = {}
+    if group:
+        options["groups"] = _test_groups(folder, group, len(labels))[matches["test"]["asked"]]
     return certify_record(
         record,
         labels,
@@ -237,7 +247,21 @@ def _certificate(run: str, risk: float, confidence: float, score: str = "", unit
         gallery=gallery,
         weights=content_digest(folder.weights_file()) if folder.trained else "",
         calibration=gallery,
+        **options,
     )
+
+
+def _test_groups(folder: RunFolder, column: str, count: int) -> np.ndarray:
+    """Return what each of a run's `count` test images comes from (N,), by a column of its prepared dataset."""
+    prepared = str(folder.find("settings.prepared", default="data/prepared"))
+    data = folder.path.resolve().parents[3] / prepared / folder.key.data
+    listed = load_manifest(data)
+    if column not in listed:
+        raise DataError(f"{data} has no column {column!r}; it has {', '.join(listed.columns)}.")
+    groups = listed[column][listed["split"] == "test"].to_numpy()
+    if len(groups) != count:
+        raise DataError(f"{data} has {len(groups)} test images, the run embedded {count}; groups cannot be told.")
+    return groups
 
 
 def _keep(run: str, certificate: Certificate) -> Path:

@@ -39,7 +39,7 @@ from probmetric.serving.search import Answer, Queries, Rules, answers
 from probmetric.trust.answers import Answers
 from probmetric.trust.certificates import Certificate, CertificateError, class_importance
 from probmetric.trust.copies import distinct
-from probmetric.trust.deployed import SAME, calibration_answers, certify_record, check_held_out, records_digest
+from probmetric.trust.deployed import ASKED, SAME, calibration_answers, certify_record, check_held_out, records_digest
 from probmetric.trust.p_right import PRight, fit_p_right
 
 NUMBERED = re.compile(r"image \d+")  # what has no name is called so
@@ -539,16 +539,18 @@ class Gallery:
                 f"certify takes risk, groups, confidence, score, tries and shares; not {', '.join(options)}."
             )
         by: str | PRight = score or "disagreement"
+        unit: Literal["auto", "query"]
         if images is None:
             if groups is not None:
                 raise CertificateError("groups are of calibration images; hand those over, too.")
             judged, mean, labels = self.left_out, self.record["mean"], self.labels
+            unit = "query" if len(self) > ASKED else "auto"  # those asked are drawn from all: so are their classes
             if score in ("", "p_right"):
                 judged, p_right = _with_p_right(judged)
                 by = p_right or by
         else:
             queries, labels = self._calibration(model, images, class_names)
-            mean = queries["mean"]
+            mean, unit = queries["mean"], "auto"
             groups = None if groups is None else _as_many(groups, len(labels))[distinct(mean)].tolist()
             judged = calibration_answers(self.record, self.labels, queries, labels)
             if score in ("", "p_right"):
@@ -561,10 +563,13 @@ class Gallery:
 
         def certified(risk: float) -> Certificate:
             called = "p_right" if isinstance(by, PRight) else by
-            paid = gallery_trust.tries_to_pay(self.tried, facts["calibration"], called, tries)
+            tried = {calibration: dict(scores) for calibration, scores in self.tried.items()}
+            paid = gallery_trust.tries_to_pay(tried, facts["calibration"], called, tries)
+            certificate = certify_record(record, classes, risk=risk, score=by, unit=unit, tries=paid, **facts)
+            self.tried = tried  # not where it was refused: then nothing was learnt
             if self.folder is not None:
                 gallery_trust.write_tries(self.folder, self.tried)
-            return certify_record(record, classes, risk=risk, score=by, tries=paid, **facts)
+            return certificate
 
         return certified
 

@@ -18,6 +18,7 @@ def page(certificate: Certificate, of: str) -> str:
             f"Of the answers given, **at most {share} are wrong, with confidence {100 * certificate.confidence:g} %**; "
             f"{100 * certificate.coverage:.0f} % of such queries are answered."
         )
+    unit = {"query": "queries"}.get(certificate.unit, "groups" if "in groups" in certificate.valid_for else "classes")
     rows = {
         "gallery": f"`{certificate.gallery[:16]}`, {certificate.gallery_classes} classes",
         "weights": f"`{certificate.weights[:16]}`",
@@ -27,7 +28,7 @@ def page(certificate: Certificate, of: str) -> str:
         "answered in calibration": f"{certificate.answered} ({100 * certificate.coverage:.1f} %)",
         "wrong among those": str(certificate.errors),
         "upper bound of the risk": f"{100 * certificate.risk_bound:.2f} %",
-        "what counts as one draw": f"{'classes' if certificate.unit == 'group' else 'queries'}, drawn independently",
+        "what counts as one draw": f"{unit}, drawn independently",
         "valid for": certificate.valid_for,
     }
     lines = "\n".join(f"| {name} | {text} |" for name, text in rows.items())

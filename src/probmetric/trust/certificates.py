@@ -12,7 +12,7 @@ alpha never certifies less (and nor does a lower confidence): what passes at alp
 
     unit "query"   queries are drawn independently. Thresholds are the order statistics d_(k): given d_(k+1), the k
                    answers below it are independent with risk R(d_(k+1)), and k passes when P(Binomial(k, alpha) <=
-                   errors) <= delta. The first k is an eighth of the queries, at most 500; where alpha is so small that
+                   errors) <= delta. The first k is a sixteenth of all, at most 500; where alpha is so small that
                    as many could not pass with 3 errors, it is the least number that could, and 3 errors are the most
                    that pass there: then all smaller k have no more, and pass at every alpha whose sequence holds them
     unit "group"   groups (people, sessions, classes that calibration does not show) are drawn independently, queries of
@@ -62,7 +62,7 @@ PILOT, PILOT_OF_GROUPS = 10, 5
 THRESHOLDS = 40
 STAKES = (1.0, 0.4, 0.2, 0.1, 0.05, 0.025, 0.012)  # c: at alpha the share min(1, c / alpha) of the largest stake
 TRIALS = 60
-START, LATEST_START, FIRST_ERRORS = 8, 500, 3  # the first threshold tested: a share, a number, errors that it may have
+START, LATEST_START, FIRST_ERRORS = 16, 500, 3  # the first threshold tested: a share, a number, errors that it may have
 EVERYTHING = sys.float_info.max
 _AGAIN = "certify again"
 

@@ -128,7 +128,8 @@ def _projected(vectors: Any) -> Any:
     width = vectors.shape[1]
     if width <= DIMENSIONS:
         return vectors
-    return vectors @ np.linalg.qr(np.random.default_rng(0).standard_normal((width, DIMENSIONS)))[0]
+    turn = np.linalg.qr(np.random.default_rng(0).standard_normal((width, DIMENSIONS)))[0]
+    return vectors @ turn.astype(vectors.dtype)
 
 
 def _distance(first: Any, second: Any) -> Any:
