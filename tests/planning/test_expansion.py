@@ -20,7 +20,7 @@ from probmetric.planning.expansion import _telling_absent, expand, find_run, ori
 from probmetric.planning.workflow import WorkflowPlan, run_inputs
 from probmetric.runs.identity import steps_before
 from probmetric.runs.names import LabelNoise, RunKey, class_split, split_data_name, without_split
-from probmetric.runs.plan import PLANS, origin_run
+from probmetric.runs.plan import PLANS, Run, origin_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -274,6 +274,26 @@ def test_the_name_other_tools_have_for_a_setting_is_answered_with_ours(params):
         parse(Experiment, {"title": "t", "runs": [grid("m")], "methods": {"m": {"training": {"lr": 0.1}}}}, "t")
     with pytest.raises(ConfigError, match="override 'image_size' reaches nothing; The size of images is"):
         find_run(params, "glyphs/softmax+image_size=128/seed0")
+    method = {"loss": "arcface", "view": {"name": "photos", "image_size": 128}}
+    with pytest.raises(ConfigError, match=r"view 'photos' has no option 'image_size'. The size of images is"):
+        parse(Experiment, {"title": "t", "runs": [grid("m")], "methods": {"m": method}}, "t")
+
+
+@pytest.mark.parametrize(("key", "value"), [("freeze", True), ("epochs", 3), ("learning_rates", {"head": 0.1})])
+def test_a_setting_one_level_too_high_is_told_where_it_stands(key, value):
+    said = rf"methods.m.{key}: unknown key. It is a setting of training: `training: \{{{key}: ...\}}`"
+    with pytest.raises(ConfigError, match=said):
+        parse(Experiment, {"title": "t", "runs": [grid("m")], "methods": {"m": {key: value}}}, "t")
+
+
+def test_a_damaged_weight_file_of_the_users_is_not_to_be_deleted(params, tmp_path):
+    (tmp_path / "start.safetensors").write_text("hello")
+    settings = {"title": "t", "runs": [grid("softmax", backbone=["resnet50.tv_in1k"], pretrained=["start"])]}
+    (run,) = expand(params, parse(Experiment, settings, "t"))
+    weights = run.settings.model_copy(update={"pretrained": str(tmp_path / "start.safetensors")})
+    planned = Run(run.name, run.encoder, weights)
+    with pytest.raises(ConfigError, match=r"is damaged or truncated .*; get it again, or name another file in `pret"):
+        WorkflowPlan(params, {}, {run.name: planned})._check_weights()
 
 
 def test_a_target_that_no_planned_experiment_has_is_told_with_the_way_to_it(params):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
 
 from probmetric import losses, models, uncertainty
@@ -97,6 +98,8 @@ class _Registered(Component):
             return value
         if not cls._allows(cls.registry.check(name)):
             raise ValueError(f"{cls.registry.kind} {name!r} {cls.lacks}; {nearest(name, cls.names())}")
+        for option in ELSEWHERE.keys() & options.keys() - cls.registry.options(name).keys():
+            raise ValueError(f"{cls.registry.kind} {name!r} has no option {option!r}. {ELSEWHERE[option]}")
         return value | {"options": cls.registry.check_options(name, options)}
 
     @classmethod
@@ -227,7 +230,8 @@ def _explain(model: type[BaseModel], problem: Any, where: str) -> str:
     place = f"{where}: {'.'.join(map(str, location)) or 'top level'}"
     if problem["type"] == "extra_forbidden":
         key = str(location[-1])
-        meant = ELSEWHERE.get(key) or nearest(key, _fields_at(model, location[:-1]))
+        holder = _model_at(model, location[:-1])
+        meant = ELSEWHERE.get(key) or _deeper(holder, key) or nearest(key, list(holder.model_fields))
         return f"{place}: unknown key. {meant}"
     if problem["type"] == "value_error":
         return f"{place}: {problem['msg'].removeprefix('Value error, ')}"
@@ -236,16 +240,24 @@ def _explain(model: type[BaseModel], problem: Any, where: str) -> str:
     return f"{place}: {problem['msg'].removeprefix('Input ')}{value}"
 
 
-def _fields_at(model: type[BaseModel], location: list[Any]) -> list[str]:
-    """Names of the settings allowed at `location` inside `model`."""
+def _model_at(model: type[BaseModel], location: list[Any]) -> type[BaseModel]:
+    """Return the settings at `location` inside `model`."""
     for part in location:
-        if isinstance(part, int):
-            continue
-        field = model.model_fields.get(str(part))
-        if field is not None:
-            parts = (mark.model for mark in field.metadata if isinstance(mark, PartOf))
-            model = next(parts, None) or _model_in(field.annotation) or model
-    return list(model.model_fields)
+        if not isinstance(part, int) and (field := model.model_fields.get(str(part))) is not None:
+            model = _part_of(field) or _model_in(field.annotation) or model
+    return model
+
+
+def _deeper(model: type[BaseModel], key: str) -> str:
+    """Say in which part of `model` that may be given in parts the setting `key` stands; empty where in none."""
+    parts = {name: _part_of(field) for name, field in model.model_fields.items()}
+    where = next((name for name, part in parts.items() if part and key in part.model_fields), "")
+    return where and f"It is a setting of {where}: `{where}: {{{key}: ...}}`, or `{where}.{key}` as an override."
+
+
+def _part_of(field: FieldInfo) -> type[BaseModel] | None:
+    """Return the settings of which a field holds some."""
+    return next((mark.model for mark in field.metadata if isinstance(mark, PartOf)), None)
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

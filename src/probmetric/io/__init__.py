@@ -23,6 +23,7 @@ from probmetric.errors import ProbMetricError
 log = logging.getLogger(__name__)
 
 _HEADER, _CHECKSUM = "probmetric", "sha256"
+REPEATED = "delete it and run again: only this step is repeated"
 
 _READ_ADVICE = {
     errno.EISDIR: "a folder stands where a file belongs; move it away and run the same command again",
@@ -452,9 +453,7 @@ def _raw_bytes(tensor: Any) -> Any:
 
 
 @contextlib.contextmanager
-def open_tensors(
-    path: str | Path, framework: str = "numpy", fix: str = "delete it and run again: only this step is repeated"
-) -> Iterator[Any]:
+def open_tensors(path: str | Path, framework: str = "numpy", fix: str = REPEATED) -> Iterator[Any]:
     """Open a safetensors file as `safetensors.safe_open` does: tensors are read one by one, unchecked.
 
     Raises:
@@ -497,12 +496,15 @@ def _header_of(file: Any) -> dict[str, str]:
     return header
 
 
-def read_tensors(path: str | Path, framework: str = "numpy") -> tuple[dict[str, Any], dict[str, str]]:
+def read_tensors(
+    path: str | Path, framework: str = "numpy", fix: str = REPEATED
+) -> tuple[dict[str, Any], dict[str, str]]:
     """Read a safetensors file whole; one with a checksum must agree with it.
 
     Args:
         path: the file.
         framework: "numpy" or "torch".
+        fix: what to do about a bad file.
 
     Returns:
         (name -> array or tensor, metadata).
@@ -510,13 +512,10 @@ def read_tensors(path: str | Path, framework: str = "numpy") -> tuple[dict[str, 
     Raises:
         FileError: missing, truncated, altered or not a safetensors file.
     """
-    with open_tensors(path, framework) as file:
+    with open_tensors(path, framework, fix) as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         metadata = _header_of(file)
     expected = metadata.pop(_CHECKSUM, None)
     if expected is not None and expected != _checksum(tensors, metadata):
-        raise FileError(
-            f"{path} is damaged: its content does not fit its checksum; delete it and run again: only this step is "
-            "repeated."
-        )
+        raise FileError(f"{path} is damaged: its content does not fit its checksum; {fix}.")
     return tensors, metadata

@@ -176,7 +176,7 @@ def read_state(path: str | Path | bool) -> dict[str, Tensor]:
     """
     path = Path(str(path))
     if path.suffix == ".safetensors":
-        return read_tensors(path, framework="torch")[0]
+        return read_tensors(path, "torch", "get it again, or name another file in `pretrained`")[0]
     if not path.is_file():
         raise FileError(f"weight file {path} is missing; correct `pretrained` or put the file there.")
     try:
