@@ -194,6 +194,10 @@ EDITS = {
         {"mine.py": "from lib.deep import x\n", "lib/deep.py": "x = 1\n"},
         {"lib/deep.py": "x = 2\n"},
     ),
+    "what the package of a sibling runs first": (
+        {"mine.py": "from lib.deep import x\n", "lib/__init__.py": "scale = 1\n", "lib/deep.py": "x = 1\n"},
+        {"lib/__init__.py": "scale = 2\n"},
+    ),
     "from . import": (
         {"mine/__init__.py": "from . import part\n", "mine/part.py": "x = 1\n"},
         {"mine/part.py": "x = 2\n"},
@@ -249,6 +253,19 @@ def test_what_a_plugin_reaches_counts(edit, tmp_path, monkeypatch):
     source_digest.remember()
     plugin(tmp_path, monkeypatch, files)
     assert set(module_digests("mine").values()) == before
+
+
+def test_a_package_that_only_lists_its_modules_does_not_count(tmp_path, monkeypatch):
+    files = {
+        "mine.py": "from lib.deep import x\n",
+        "lib/__init__.py": "",
+        "lib/deep.py": "x = 1\n",
+        "lib/other.py": "y = 1\n",
+    }
+    plugin(tmp_path, monkeypatch, files)
+    before = module_digests("mine")
+    plugin(tmp_path, monkeypatch, {"lib/__init__.py": '"""Mine."""\n\nfrom lib import deep, other\n'})
+    assert module_digests("mine") == before
 
 
 def test_an_edit_that_keeps_size_and_time_counts(tmp_path, monkeypatch):

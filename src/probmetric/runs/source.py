@@ -2,7 +2,8 @@
 
 A module counts with every module of the project that it imports, directly or not: the formula of a loss may stand in a
 helper. Of our own code that is this package; of a user's it is the package, the modules beside it and those of the
-working folder, but nothing installed. Comments, docstrings, layout and what stands under `TYPE_CHECKING` do not count.
+working folder, but nothing installed; and what its packages run when they are imported. Comments, docstrings, layout
+and what stands under `TYPE_CHECKING` do not count.
 
 Which name an import binds to what counts by content: `from one import scale` in place of `from two import scale`, and
 two modules that exchange their contents, are noticed; a module that was moved or renamed does what it did. `from
@@ -57,7 +58,18 @@ def module_digests(*modules: str) -> dict[str, str]:
             raise ModuleNotFoundError(f"{module} has no Python source file; its code cannot be told from other code.")
     names = closure(*modules)
     digests = {name: _content(name) for name in names}
-    return digests | {LINKS: _links(digests, {name: _targets(name) for name in names})}
+    links = _links(digests, {name: _targets(name) for name in names})
+    return digests | _packages(names) | {LINKS: links}
+
+
+def _packages(names: Iterable[str]) -> dict[str, str]:
+    """Return package -> digest of what runs first when one of the users' modules `names` is imported; not of nothing.
+
+    What such a package imports does not count by itself: it often lists all its modules.
+    """
+    parents = {name[:end] for name in names if not is_own(name) for end, sign in enumerate(name) if sign == "."}
+    files = {name: file for name in sorted(parents - set(names)) if (file := source_file(name))}
+    return {name: _content(name) for name, file in files.items() if _facts(file).digest not in _NOTHING}
 
 
 @functools.cache
@@ -313,6 +325,10 @@ def _read(path: Path) -> _Facts:
 
 def _short_digest(value: Any) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
+
+
+# An empty file, and one of imports and a docstring alone.
+_NOTHING = (_short_digest(("Module", [])), _short_digest(("Module", [("body", [])])))
 
 
 def _run_at_import(node: ast.AST) -> Iterator[ast.AST]:
