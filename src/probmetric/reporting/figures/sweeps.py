@@ -12,12 +12,13 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probmetric.metrics import arrow, direction, label
+from probmetric.metrics import arrow, direction, heading, label
 from probmetric.metrics.statistics import Sample
 from probmetric.reporting.comparison import Cell, summarise
 from probmetric.reporting.figures import _lines, _style, register
@@ -262,9 +263,13 @@ def noise_robustness(context: ReportContext) -> _style.Drawing:
     if not lines:
         return _NOISE.nothing()
     figure = _lines.line_panels(
-        context, {title: _bands(methods) for title, methods in lines.items()}, _noise_axes, columns=2, panel_height=2.6
+        context,
+        {title: _bands(methods) for title, methods in lines.items()},
+        partial(_noise_axes, heading(metric)),
+        columns=2,
+        panel_height=2.6,
     )
-    words = replace(_NOISE, caption=f"{label(metric)} {arrow(metric)} {_NOISE.caption}")
+    words = replace(_NOISE, caption=f"{label(metric)} {_NOISE.caption}")
     return words.drawing(figure, _noise_alt(context, lines))
 
 
@@ -278,8 +283,8 @@ def _bands(methods: dict[str, dict[float, Cell]]) -> dict[str, list[np.ndarray]]
     return bands
 
 
-def _noise_axes(axis: Axes) -> None:
-    axis.set(xlabel="wrong training labels (%)")
+def _noise_axes(name: str, axis: Axes) -> None:
+    axis.set(xlabel="wrong training labels (%)", ylabel=name)
     axis.margins(x=0.04)
 
 
