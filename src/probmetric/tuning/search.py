@@ -14,18 +14,20 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from probmetric.config import ConfigError, Method, Params, SearchRange, Tuning
+from probmetric.config import Component, ConfigError, Method, Params, RunSettings, SearchRange, Tuning
 from probmetric.errors import ProbMetricError
 from probmetric.planning.composition import composed
 from probmetric.planning.expansion import Point, resolve
 from probmetric.planning.experiments import PRESET
 from probmetric.runs.folder import RunFolder
+from probmetric.runs.identity import REGISTRIES
 from probmetric.runs.names import RESULTS, with_fold
 from probmetric.runs.plan import Run
-from probmetric.tuning._space import present_values, suggest
 
 if TYPE_CHECKING:
     import optuna
+
+DIGITS = 3  # of a number that stands in a run's folder name
 
 
 class TuningError(ProbMetricError, RuntimeError):
@@ -184,3 +186,40 @@ def validation_metric(run: RunFolder) -> float | None:
     """Return the best validation metric in a run's history; None if training did not finish or never validated."""
     values = [value for row in run.history if (value := row.get("val_metric")) is not None]
     return max((value for value in values if math.isfinite(value)), default=None)
+
+
+def suggest(trial: optuna.Trial, ranges: Mapping[str, SearchRange]) -> dict[str, Any]:
+    """Return a trial's settings by dotted key, intervals rounded to three significant digits."""
+    return {key: _value(trial, key, span) for key, span in sorted(ranges.items())}
+
+
+def _value(trial: optuna.Trial, key: str, span: SearchRange) -> Any:
+    if span.choices:
+        return trial.suggest_categorical(key, list(span.choices))
+    low, high = span.interval
+    if span.integer:
+        return trial.suggest_int(key, int(low), int(high), log=span.log)
+    return float(f"{trial.suggest_float(key, low, high, log=span.log):.{DIGITS}g}")
+
+
+def present_values(settings: RunSettings, ranges: Mapping[str, SearchRange]) -> dict[str, Any] | None:
+    """Return the method's settings before tuning, as a first trial; None where one of them lies outside its range."""
+    values = {key: _present(settings, key) for key in ranges}
+    return values if all(_contains(ranges[key], value) for key, value in values.items()) else None
+
+
+def _present(settings: RunSettings, key: str) -> Any:
+    """Return the value at a dotted key; an option that is not written down has its registered default."""
+    part, _, name = key.rpartition(".")
+    holder = getattr(settings, part) if part else settings
+    if isinstance(holder, Component):
+        option = REGISTRIES[part].options(holder.name).get(name)
+        return holder.options.get(name, option.default if option else None)
+    return getattr(holder, name, None)
+
+
+def _contains(span: SearchRange, value: Any) -> bool:
+    if span.choices:
+        return value in span.choices
+    low, high = span.interval
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
