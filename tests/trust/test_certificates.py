@@ -436,7 +436,7 @@ def test_order_statistics_as_thresholds_promise_no_more_than_they_keep(shape, ti
 
 def test_a_first_threshold_that_no_pilot_chooses_answers_more_than_the_pilots_own_doubts_did():
     # A fifth as pilot, whose doubts were the thresholds, answered .243 and .241 here. A tenth that chose the first
-    # threshold for each risk answered .33 and .43, but at times less at a risk of .2 than at .1.
+    # threshold for each risk answered .33 and more than .42, but at times less at a risk of .2 than at .1.
     generator = np.random.default_rng(0)
     shares = {
         name: np.mean([certified_share(name, 0, generator)[0] for _ in range(150)])
