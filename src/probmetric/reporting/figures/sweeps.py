@@ -262,13 +262,9 @@ def noise_robustness(context: ReportContext) -> _style.Drawing:
     lines = rates_of(context, metric)
     if not lines:
         return _NOISE.nothing()
-    figure = _lines.line_panels(
-        context,
-        {title: _bands(methods) for title, methods in lines.items()},
-        partial(_noise_axes, heading(metric)),
-        columns=2,
-        panel_height=2.6,
-    )
+    panels = {title: _bands(methods) for title, methods in lines.items()}
+    finish = partial(_noise_axes, heading(metric))
+    figure = _lines.line_panels(context, panels, finish, columns=2, panel_height=2.6)
     words = replace(_NOISE, caption=f"{label(metric)} {_NOISE.caption}")
     return words.drawing(figure, _noise_alt(context, lines))
 
