@@ -241,6 +241,8 @@ def test_a_frame_is_a_gallery():
     expected = Gallery.from_vectors(vectors.astype(np.float32), labels, table["path"].tolist())
     assert Gallery.from_vectors(table).digest == expected.digest
     assert Gallery.from_vectors(pa.Table.from_pandas(table)).digest == expected.digest
+    assert expected.to_arrow().column_names == ["vector", "label", "path"]
+    assert Gallery.from_vectors(expected.to_arrow()).digest == expected.digest
     with pytest.raises(DataError, match="expected `vector`"):
         Gallery.from_vectors(table.drop(columns="vector"))
 

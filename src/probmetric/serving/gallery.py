@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -41,6 +41,9 @@ from probmetric.trust.certificates import Certificate, CertificateError, class_i
 from probmetric.trust.copies import distinct
 from probmetric.trust.deployed import ASKED, SAME, calibration_answers, certify_record, check_held_out, records_digest
 from probmetric.trust.p_right import PRight, fit_p_right
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 NUMBERED = re.compile(r"image \d+")  # what has no name is called so
 OnError = Literal["raise", "skip"]
@@ -625,6 +628,13 @@ class Gallery:
                     "repeat the change, or change it within `with Gallery.changing(folder) as gallery:`."
                 )
             return self._write(target)
+
+    def to_arrow(self) -> pa.Table:
+        """Return the images as an Arrow table, for a database: `vector` (lists of M float32), `label`, `path`."""
+        import pyarrow as pa
+
+        vectors = pa.FixedSizeListArray.from_arrays(pa.array(self._content.mean.reshape(-1)), self.dim)
+        return pa.table({"vector": vectors, "label": self.class_names, "path": self.paths})
 
     def _write(self, target: Path) -> Path:
         """Store the gallery in `target`, whose lock is held."""
