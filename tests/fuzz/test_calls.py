@@ -113,10 +113,6 @@ def partitions(g):
 METRICS = {
     "agreement": (metrics.agreement, partitions),
     "auroc": (metrics.auroc, two("negative_scores", "positive_scores")),
-    "bootstrap_interval": (
-        metrics.bootstrap_interval,
-        lambda g: {"values": g.normal(size=g.integers(2, 9)), "resamples": 50},
-    ),
     "calibration_error": (metrics.calibration_error, two("confidence", "correct", "confidence")),
     "classification_metrics": (metrics.classification_metrics, probabilities),
     "classwise_calibration_error": (metrics.classwise_calibration_error, probabilities),

@@ -29,7 +29,9 @@ def scaled_probabilities(logits: Any, temperature: float = 1.0) -> Doubles:
 
     if not temperature > 0:
         raise ValueError(f"temperature is {temperature}; expected a positive number.")
-    array: Doubles = softmax(_logits(logits) / temperature, axis=-1)
+    scaled = _logits(logits)
+    with np.errstate(over="ignore"):  # differences that overflow leave nothing to the smaller class
+        array: Doubles = softmax((scaled - scaled.max(axis=-1, keepdims=True)) / temperature, axis=-1)
     return array if array.ndim == 2 else array.mean(axis=1)
 
 

@@ -91,7 +91,7 @@ class Contents:
         for run in self.context.runs:
             place = group_title(run.key.group), self.context.label(run.key.variant)
             runs[place] += 1
-            if reason := self.context.trained_by(run).find("training.selection_warning"):
+            if reason := run.find("training.selection_warning"):
                 reasons[place].append(reason)
         cautions: dict[str, dict[str, str]] = defaultdict(dict)
         for (title, label), why in reasons.items():
