@@ -4,10 +4,11 @@ import dataclasses
 import json
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
-from scipy.stats import binom
+from scipy.stats import binom, poisson
 
 from probmetric import trust
 from probmetric.io import FileError, signed, write_json
@@ -77,7 +78,7 @@ REFUSED = {
     **{f"false_accept {s}": (lambda s=s: trust.certify_pairs(DOUBT, SAME, false_accept=s)) for s in (0, 1, np.nan)},
     **{f"fdr {s}": (lambda s=s: trust.select_matches(DOUBT, (DOUBT, RIGHT), fdr=s)) for s in (0, 1, np.nan)},
     **{f"miss {s}": (lambda s=s: trust.coverage_sets(np.eye(2), [0, 1], miss=s)) for s in (0, 1, np.nan)},
-    **{f"checked risk {s}": (lambda s=s: spot_checks([0, 1], risk=s)) for s in (0, 1, np.nan)},
+    **{f"checked risk {s}": (lambda s=s: spot_checks([0, 1], risk=s)) for s in (0, 1, np.nan, 1e-300)},
     # counts and lengths
     **{f"tries {s}": (lambda s=s: trust.certify(DOUBT, RIGHT, risk=0.2, tries=s)) for s in (0, -1, 1.5, "8")},
     "truth shorter": lambda: trust.certify(DOUBT, RIGHT[:-1], risk=0.2),
@@ -383,6 +384,16 @@ def test_the_evidence_of_spot_checks_has_mean_false_alarms():
         total += chance * np.array(last)
     assert total == pytest.approx(np.array([0.01, 0.01]), rel=1e-9)
     assert "1 of 3 checked answers are wrong; the promise may hold" in spot_checks([0, 1, 0], risk=0.3).text
+
+
+def test_small_risks_want_as_many_errors_and_no_time():
+    """Rare errors come as Poisson's: the fewest checks are a number of expected errors over the risk."""
+    start = time.perf_counter()
+    expected = [risk * checks_needed(2 * risk, risk=risk) for risk in (1e-3, 1e-6, 1e-9)]
+    assert time.perf_counter() - start < 2
+    np.testing.assert_allclose(expected, expected[-1], rtol=0.01)
+    wrong = next(c for c in range(1, 50) if poisson.sf(c - 1, expected[-1]) <= 0.01)
+    assert poisson.sf(wrong - 1, 2 * expected[-1]) == pytest.approx(0.5, abs=0.01)
 
 
 def spot_checks_evidence(wrong):

@@ -23,6 +23,7 @@ Neyman and Pearson): 1.5 times as many errors cannot be noticed in 100 checks un
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 from dataclasses import dataclass
@@ -33,10 +34,11 @@ import scipy
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-from probmetric.trust.certificates import check_shares, group_numbers
+from probmetric.trust.certificates import CertificateError, check_shares, group_numbers
 
 FACTORS = (1.25, 1.5, 2.0, 3.0, 5.0)
 HORIZONS = ((1.5, 0.7), (2.0, 0.1), (3.0, 0.05))  # times the risk, weight; the rest is the likelihood ratios'
+LEAST_RISK = 1e-12  # smaller ones want more checks than can be counted
 OFTEN = 0.55  # chance with which a horizon notices
 
 
@@ -73,6 +75,9 @@ def spot_checks(wrong: Any, *, risk: float, false_alarms: float = 0.01, groups: 
         risk: share of wrong answers that was promised.
         false_alarms: chance of ever an alarm although the promise holds.
         groups: (N,) source of each answer (session, person), where all of a source were checked: the first counts.
+
+    Raises:
+        CertificateError: the risk or the chance of a false alarm is no share, or the risk is below 1e-12.
 
     Examples:
         >>> print(spot_checks([0, 1, 0, 1, 1, 1, 1, 1], risk=0.05).text)
@@ -122,6 +127,8 @@ def _likelihood_ratios(wrong: NDArray[np.float64], risk: float) -> NDArray[np.fl
 @functools.lru_cache
 def _horizon(share: float, risk: float, level: float, often: float = OFTEN) -> tuple[int, int]:
     """Return the fewest checks m, and the errors c, at which a test of this level finds `share` with chance `often`."""
+    if risk < LEAST_RISK:
+        raise CertificateError(f"risk is {risk:g}; spot checks can tell of risks of {LEAST_RISK:g} or more.")
     errors, most = 0, 0
     while not most or _tail(errors, most, share) < often:
         errors += 1
@@ -132,8 +139,8 @@ def _horizon(share: float, risk: float, level: float, often: float = OFTEN) -> t
             middle = (low + high) // 2
             low, high = (middle, high) if _tail(errors, middle, risk) <= level else (low, middle)
         most = low
-    least = next(count for count in range(errors, most + 1) if _tail(errors, count, share) >= often)
-    return least, errors
+    counts = range(errors, most + 1)  # the more checks, the larger the tail
+    return counts[bisect.bisect_left(counts, often, key=lambda count: float(_tail(errors, count, share)))], errors
 
 
 def _tail(errors: Any, checks: Any, share: float) -> NDArray[np.float64]:
