@@ -10,7 +10,7 @@ import torch
 
 from probmetric.io import FileError, sha256_file, write_tensors
 from probmetric.models import create_encoder
-from probmetric.registry import UnknownNameError
+from probmetric.registry import OptionValueError, UnknownNameError
 
 TAG = "test_resnet.r160_in1k"
 
@@ -160,3 +160,20 @@ def test_images_that_are_not_whole_patches_are_padded() -> None:
     whole.load_state_dict(encoder.state_dict())
     padded = torch.nn.functional.pad(images, (0, 2, 0, 2))
     torch.testing.assert_close(encoder(images), whole(padded))
+
+
+@pytest.mark.parametrize("tag", ["efficientvit_m0", "xcit_nano_12_p16_224"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_patch_sizes_that_are_one_number_are_read(tag: str, channels: int) -> None:
+    encoder = create_encoder("timm", dim=8, in_channels=channels, image_size=64, tag=tag, head="none").eval()
+    images = torch.rand(2, channels, 64, 64)
+    with torch.no_grad():
+        expected = encoder.backbone(images)
+        torch.testing.assert_close(encoder(images), expected)
+    assert encoder.dim == expected.shape[1]
+
+
+@pytest.mark.parametrize("tag", ["inception_v3", "efficientformer_l1", "coat_tiny"])
+def test_images_that_a_network_cannot_take_are_answered(tag: str) -> None:
+    with pytest.raises(OptionValueError, match=rf"{tag} gives no features of images of 64 x 64.*choose another"):
+        create_encoder("timm", dim=8, image_size=64, tag=tag)

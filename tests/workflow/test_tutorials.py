@@ -63,7 +63,7 @@ def test_own_loss_and_metric(fresh):
 def test_every_block_of_the_tutorials_is_run():
     """A block in another language, or with a trailing word, would be left out in silence."""
     elsewhere = {"pairs-and-strangers.md", "label-errors.md", "deploying.md"}  # tests/test_examples.py
-    elsewhere |= {"cluster.md", "papers-table.md"}  # test_slurm.py, test_miniatures.py
+    elsewhere |= {"cluster.md", "papers-table.md", "vector-databases.md"}  # test_slurm, test_miniatures, test_examples
     for page in (page for page in TUTORIALS.glob("*.md") if page.name not in elsewhere):
         fences = re.findall(r"^```(.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
         assert set(fences) <= {"sh", "python", ""}

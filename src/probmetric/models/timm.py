@@ -48,7 +48,14 @@ class Timm(Encoder):
         self.tag, self._input = tag, (in_channels, image_size)
         self.backbone: Any = _create(tag, in_channels, image_size)
         self.pool = None if pool == "default" else create_pooling(pool)
-        maps, pooled = _shapes(self.backbone, in_channels, image_size)
+        try:
+            maps, pooled = _shapes(self.backbone, in_channels, image_size)
+        except (AttributeError, RuntimeError) as error:  # timm's networks say in many ways that an image does not fit
+            raise OptionValueError(
+                f"backbone timm: {tag} gives no features of images of {image_size} x {image_size} pixels "
+                f"({' '.join(str(error).split())[:150]}); choose another view.size, such as "
+                f"{self.backbone.pretrained_cfg['input_size'][-1]}, or another tag."
+            ) from error
         if self.pool is not None and not (len(maps) == 4 and maps[1] == self.backbone.num_features):
             raise ValueError(
                 f"backbone timm: pool={pool!r} needs a feature map (B, D, H, W), {tag} gives none; use pool='default'."
@@ -130,7 +137,8 @@ def _create(tag: str, in_channels: int, image_size: int, **weights: Any) -> Any:
         model = timm.create_model(tag, img_size=image_size, **options)
     except TypeError:
         return timm.create_model(tag, **options)
-    patch = getattr(getattr(model, "patch_embed", None), "patch_size", (1,))[0]
+    patch = getattr(getattr(model, "patch_embed", None), "patch_size", 1)
+    patch = patch if isinstance(patch, int) else patch[0]
     if image_size % patch == 0:
         return model
     whole = image_size + patch - image_size % patch
