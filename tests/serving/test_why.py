@@ -7,8 +7,9 @@ import pytest
 from PIL import Image
 
 from probmetric.io import FileError
+from probmetric.models.regions import GAP
 from probmetric.serving.search import Answer, Match
-from probmetric.serving.why import GAP, SIDE, explain
+from probmetric.serving.why import SIDE, explain
 
 
 @pytest.mark.slow

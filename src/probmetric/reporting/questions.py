@@ -13,7 +13,7 @@ import functools
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from probmetric.io import present
 from probmetric.reporting.figures._data import best_runs, first_runs, nearest, sides
 from probmetric.reporting.figures.maps import project
 from probmetric.reporting.figures.montages import TILE, Album
+from probmetric.reporting.regions import drawn_matches
 from probmetric.reporting.words import group_title
 from probmetric.runs.roles import Asked
 from probmetric.trust.copies import copy_groups
@@ -85,9 +86,7 @@ class Sheet:
         for tile, place in zip(self.album.tiles(self.data, self.index[[*self.places]]), range(10**9), strict=False):
             top, left = place // COLUMNS * TILE, place % COLUMNS * TILE
             sheet[top : top + TILE, left : left + TILE] = tile
-        packed = io.BytesIO()
-        Image.fromarray(sheet).save(packed, "webp", quality=QUALITY)
-        return f"data:image/webp;base64,{base64.b64encode(packed.getvalue()).decode()}"
+        return _address(Image.fromarray(sheet))
 
 
 @dataclass(frozen=True)
@@ -111,6 +110,7 @@ class Browser:
         contradictions: pairs of images that show one picture under two labels.
         confusions: (class, class it is taken for, how often).
         map: (image, across, down) of the questions, in percent.
+        regions: (question, picture of which regions make its match), of those shown first; empty without maps.
     """
 
     number: int
@@ -129,6 +129,7 @@ class Browser:
     contradictions: Sequence[tuple[int, int]]
     confusions: Sequence[tuple[int, int, int]]
     map: Sequence[tuple[int, float, float]]
+    regions: Sequence[tuple[Question, str]] = ()
 
     def name(self, row: int) -> str:
         """Return the class of a test image."""
@@ -194,7 +195,7 @@ def _browser(context: ReportContext, run: RunFolder, album: Album, number: int) 
         suspects = labelled[suspicion.order[: min(LISTED, suspicion.count)]]
     pairs = _pairs(test["mean"])
     questions = answers.questions(answers.chosen())[: MOST_PICTURES // (1 + NEAREST)]
-    return Browser(
+    browser = Browser(
         number=number,
         title=group_title(data),
         label=context.label(run.key.variant),
@@ -212,6 +213,16 @@ def _browser(context: ReportContext, run: RunFolder, album: Album, number: int) 
         confusions=answers.confusions(),
         map=_map(test["mean"], [question.row for question in questions]),
     )
+    first = [*browser.wrong, *browser.right]
+    drawn = drawn_matches(context, run, [(each.row, each.nearest[0]) for each in first])
+    return replace(browser, regions=[*zip(first, map(_address, drawn), strict=bool(drawn))])
+
+
+def _address(picture: Image.Image) -> str:
+    """Return a picture as a data URL."""
+    packed = io.BytesIO()
+    picture.save(packed, "webp", quality=QUALITY)
+    return f"data:image/webp;base64,{base64.b64encode(packed.getvalue()).decode()}"
 
 
 @dataclass(frozen=True)

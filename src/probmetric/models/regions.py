@@ -7,7 +7,7 @@ the other image, the share of position p is
 
 Where z is a mean over positions, with or without a linear head, z is linear in f: the shares and the part of the
 head's bias are the cosine, exactly. For other poolings and transformers it is gradient times activation, whose sum is
-not the cosine: `rest` says how far from it.
+not the cosine: `rest` says how far from it. `draw_match` shows them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,13 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
+from torch.nn import functional as F
+
+GAP, DIMMED = 8, 0.25
 
 
 class Regions(NamedTuple):
@@ -77,3 +82,27 @@ def _side(output: Tensor) -> int:
         counts = (output.shape[1], output.shape[1] - 1)
         return next((side for count in counts if (side := math.isqrt(count)) > 1 and side**2 == count), 0)
     return 0
+
+
+def draw_match(encoder: nn.Module, pair: Tensor, side: int) -> Image.Image | None:
+    """Draw two images, network inputs (2, C, S, S), beside one another, bright where they make their cosine.
+
+    The region that counts most keeps its colours, one that counts nothing or against the match is dimmed.
+
+    Returns:
+        A picture of height `side`; None for an encoder without feature maps.
+    """
+    with torch.no_grad():
+        units = F.normalize(encoder(pair), dim=1)
+    regions = cosine_regions(encoder, pair, units.flip(0))
+    if regions is None:
+        return None
+    weights = F.interpolate(regions.shares.clamp_min(0)[:, None], size=pair.shape[2:], mode="bicubic")
+    weights = (weights / weights.amax((1, 2, 3), keepdim=True).clamp_min(1e-12)).clamp(0, 1)
+    low, high = pair.amin((1, 2, 3), keepdim=True), pair.amax((1, 2, 3), keepdim=True)
+    pixels = (pair - low) / (high - low).clamp_min(1e-12) * (DIMMED + (1 - DIMMED) * weights)
+    picture = Image.new("RGB", (2 * side + GAP, side), "white")
+    for place, image in enumerate((255 * pixels).byte().expand(-1, 3, -1, -1).permute(0, 2, 3, 1).cpu().numpy()):
+        drawn = Image.fromarray(np.ascontiguousarray(image)).resize((side, side), Image.Resampling.BICUBIC)
+        picture.paste(drawn, (place * (side + GAP), 0))
+    return picture
