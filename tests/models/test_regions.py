@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.functional import normalize
 
-from probmetric.models.regions import cosine_regions
+from probmetric.models._regions import cosine_regions
 
 
 class Pooled(nn.Module):

@@ -97,11 +97,25 @@ def test_runs_wanted_twice_appear_once(params):
         ({"methods": ["cosine"], "set": {"trainin.epochs": 1}}, "did you mean 'training.<key>'"),
         ({"methods": ["cosine"], "set": {"loss.scal": 1.0}}, "has no option 'scal'"),
         ({"methods": ["cosine"], "set": {"pretrained": "a/b"}}, "cannot stand in a folder name"),
+        ({"methods": ["cosine"], "set": {"freeze": "trunk"}}, r"a setting of training: `training: \{freeze"),
+        ({"methods": ["cosine"], "set": {"training.head_lr": 0.1}}, r"`training: \{learning_rates: \{trunk"),
+        (
+            {"methods": ["cosine"], "set": {"backbone": "resnet18"}},
+            "A network of timm is `.name: timm, tag: resnet18",
+        ),
     ],
 )
 def test_impossible_runs_stop_with_the_fix(params, grid, message):
     with pytest.raises(ConfigError, match=message):
         names(params, **grid)
+
+
+def test_a_mapping_in_set_names_itself_and_its_name_gives_the_run_again(params):
+    chosen = {"backbone": {"name": "timm", "tag": "resnet18", "head": "none"}}
+    (run,) = expand(params, experiment(methods=["cosine"], set=chosen))
+    assert run.name == "glyphs/cosine+backbone=timm+backbone.head=none+backbone.tag=resnet18/seed0"
+    assert run.settings.backbone.options == {"tag": "resnet18", "head": "none"}
+    assert find_run(params, run.name) == run
 
 
 @pytest.mark.parametrize("name", ["glyphs/cosine", "glyphs/cosine/seedx", "../cosine/seed0x"])

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from probmetric.io import FileError
-from probmetric.models.regions import GAP
+from probmetric.models._regions import GAP
 from probmetric.serving.search import Answer, Match
 from probmetric.serving.why import SIDE, explain
 

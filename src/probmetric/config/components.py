@@ -30,10 +30,12 @@ OWN_VIEW = "own"
 _CHECKED = "checked"
 _SIZE = "The size of images is `view: {size: 224}`, or `view.size` as an override."
 _RATE = "The learning rate is `training: {learning_rate: ...}`, or `training.learning_rate` as an override."
+_RATES = "Rates of single parts are `training: {learning_rates: {trunk: ..., head: ...}}`."
 # What other tools call a setting -> where it is here.
 ELSEWHERE = {
     **dict.fromkeys(("image_size", "img_size", "input_size", "resolution"), _SIZE),
     **dict.fromkeys(("lr", "learning_rate"), _RATE),
+    **dict.fromkeys(("head_lr", "lr_head", "trunk_lr", "backbone_lr", "lr_trunk"), _RATES),
 }
 
 
@@ -231,7 +233,7 @@ def _explain(model: type[BaseModel], problem: Any, where: str) -> str:
     if problem["type"] == "extra_forbidden":
         key = str(location[-1])
         holder = _model_at(model, location[:-1])
-        meant = ELSEWHERE.get(key) or _deeper(holder, key) or nearest(key, list(holder.model_fields))
+        meant = ELSEWHERE.get(key) or deeper(holder, key) or nearest(key, list(holder.model_fields))
         return f"{place}: unknown key. {meant}"
     if problem["type"] == "value_error":
         return f"{place}: {problem['msg'].removeprefix('Value error, ')}"
@@ -248,8 +250,8 @@ def _model_at(model: type[BaseModel], location: list[Any]) -> type[BaseModel]:
     return model
 
 
-def _deeper(model: type[BaseModel], key: str) -> str:
-    """Say in which part of `model` that may be given in parts the setting `key` stands; empty where in none."""
+def deeper(model: type[BaseModel], key: str) -> str:
+    """Say in which part of `model` that may be given in parts the setting `key` stands; "" where in none."""
     parts = {name: _part_of(field) for name, field in model.model_fields.items()}
     where = next((name for name, part in parts.items() if part and key in part.model_fields), "")
     return where and f"It is a setting of {where}: `{where}: {{{key}: ...}}`, or `{where}.{key}` as an override."

@@ -190,7 +190,8 @@ def read_yaml(path: str | Path, fix: str = "restore it, or run the step that wri
     try:
         return yaml.load(text, Loader=loader)  # a safe loader either way
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise FileError(f"{path} is not valid YAML: {error}") from error
+        problem = str(error).replace('"<unicode string>"', Path(path).name)
+        raise FileError(f"{path} is not valid YAML: {problem}") from error
 
 
 def sha256_file(path: str | Path) -> str:

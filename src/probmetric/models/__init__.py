@@ -20,6 +20,7 @@ REGISTRY = Registry(
     "probmetric.models",
     context=("dim", "in_channels", "image_size"),
     constants=("has_head", "wants_statistics_of"),
+    hint="A network of timm is `{name: timm, tag: <its name>}`.",
 )
 register, list_backbones = REGISTRY.register, REGISTRY.names
 

@@ -26,6 +26,7 @@ from probmetric.config import (
     NamedView,
     Params,
     Preset,
+    deeper,
     parse,
     with_tag,
 )
@@ -78,7 +79,7 @@ class Draft:
         else:
             parts = [*self.groups, *(part for part, chosen in self.components.items() if chosen or part == "view")]
             allowed = [*(f"{part}.<key>" for part in parts), *self.values, *self.components]
-            meant = ELSEWHERE.get(key.rpartition(".")[2]) or nearest(key, allowed)
+            meant = ELSEWHERE.get(key.rpartition(".")[2]) or deeper(Method, key) or nearest(key, allowed)
             raise ConfigError(f"override {key!r} reaches nothing; {meant}")
 
     def apply(self, preset: Preset) -> None:

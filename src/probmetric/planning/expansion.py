@@ -231,11 +231,20 @@ def _with_seed(run: Run, seed: int) -> Run:
 
 def _points(grid: Grid) -> Iterator[Point]:
     """Yield the points of a block."""
-    overrides = [dict(zip(grid.set, values, strict=True)) for values in itertools.product(*grid.set.values())]
+    overrides = [_dotted(zip(grid.set, values, strict=True)) for values in itertools.product(*grid.set.values())]
     datasets = [with_split(dataset, split) for dataset in grid.datasets for split in range(grid.splits)]
     for dataset, noise, method, seed in itertools.product(datasets, grid.noise, grid.methods, grid.seeds):
         for chosen in overrides:
             yield Point(dataset=dataset, method=method, noise=noise, seed=seed, overrides=chosen)
+
+
+def _dotted(chosen: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return overrides with the parts of a mapping, `backbone: {name: timm, tag: a}`, each under a key of its own."""
+    overrides: dict[str, Any] = {}
+    for key, value in chosen:
+        parts = dict(value) if isinstance(value, Mapping) else {"name": value}
+        overrides |= {key if part == "name" else f"{key}.{part}": each for part, each in parts.items()}
+    return overrides
 
 
 def resolve(params: Params, methods: Mapping[str, Method], point: Point) -> Run:

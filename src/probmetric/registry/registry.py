@@ -41,7 +41,8 @@ class Registry:
 
     `context` names the arguments the caller supplies when it creates a component (for a loss: `num_classes`, `dim`);
     they are not options a user sets. `constants` names the class constants that can be asked for without importing.
-    With `several`, a module of the package holds the components that its lines `@register("name")` name.
+    With `several`, a module of the package holds the components that its lines `@register("name")` name. `hint` ends the
+    message about an unknown name.
     """
 
     def __init__(
@@ -51,9 +52,10 @@ class Registry:
         context: tuple[str, ...] = (),
         constants: tuple[str, ...] = (),
         several: bool = False,
+        hint: str = "",
     ) -> None:
         self.kind, self.package, self.context, self.constants = kind, package, context, constants
-        self.several = several
+        self.several, self.hint = several, hint
         self._objects: dict[str, Callable[..., Any]] = {}
         self._entries: dict[str, Entry] = {}
         self._foreign: set[str] = set()
@@ -151,7 +153,8 @@ class Registry:
     def check(self, name: str) -> str:
         """Return `name`, or raise `UnknownNameError` naming the nearest one."""
         if name not in self._sources and name not in self._foreign and name not in self.names():
-            raise UnknownNameError(f"unknown {self.kind} {name!r}: {nearest(name, self.names())}")
+            known = nearest(name, self.names())
+            raise UnknownNameError(" ".join(filter(None, (f"unknown {self.kind} {name!r}: {known}", self.hint))))
         return name
 
     def module(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Which regions of two test images make their match, drawn for the page (`models.regions`)."""
+"""Which regions of two test images make their match, drawn for the page (`models._regions`)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def drawn_matches(context: ReportContext, run: RunFolder, pairs: Sequence[tuple[
     import torch
 
     from probmetric.data.images import Eye, PreparedImages
-    from probmetric.models.regions import draw_match
+    from probmetric.models._regions import draw_match
     from probmetric.training.assemble import load_encoder
     from probmetric.training.data import training_view
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from probmetric.errors import ServingError
 from probmetric.io.folders import new_folder
-from probmetric.models.regions import draw_match
+from probmetric.models._regions import draw_match
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ WHAT = "explanations of matches"
 def explain(model: Model, answers: Sequence[Answer], folder: Path) -> list[Path]:
     """Write a picture `<number>.png` of every answer and its nearest image into `folder`; return their paths.
 
-    Both images are files at the paths that the answer names (`models.regions.draw_match`).
+    Both images are files at the paths that the answer names (`models._regions.draw_match`).
 
     Raises:
         DataError: an image cannot be read.

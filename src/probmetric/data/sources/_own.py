@@ -40,7 +40,7 @@ JUNK = "-1"
 SEARCHED = "images of the splits query and gallery are test images: queries are asked in the gallery"
 SAME_GROUP = "gallery images of a query's class and group are neither right nor wrong for it"
 LEAST_ASKED = 50  # images: each is two points of recall@1
-_PURPOSE = {"val": "choosing epochs and settings by retrieval", "test": "comparing methods by retrieval"}
+_PURPOSE = {"val": "choosing epochs and settings", "test": "comparing methods"}
 
 
 class SplitError(DataError):
@@ -311,10 +311,10 @@ def _too_small(labels: np.ndarray, splits: np.ndarray, role: np.ndarray | None =
         if queries >= LEAST_ASKED:
             continue
         if queries:
-            having = f"{queries} of {len(asked)} images of split {split} have another one of their class there"
-            means = f"each is {100 / queries:.0f} % of recall@1, so {purpose} says little"
+            having = f"split {split} has {queries} images with another one of their class"
+            means = f"one of them moves recall@1 by {100 / queries:.0f} points, too much for {purpose}"
         else:
             having = f"no image of split {split} has another one of its class there"
             means = f"{purpose} is not possible"
-        notes.append(f"{having}: {means}; add images, or share them out otherwise")
+        notes.append(f"{having}: {means}; add images, or give that split a larger share")
     return notes

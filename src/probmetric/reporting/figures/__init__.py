@@ -24,7 +24,13 @@ if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
     from probmetric.reporting.figures._style import Drawing
 
-REGISTRY = Registry("figure", "probmetric.reporting.figures", context=("context",), several=True)
+REGISTRY = Registry(
+    "figure",
+    "probmetric.reporting.figures",
+    context=("context",),
+    several=True,
+    hint="t-SNE and UMAP are embedding_map.",
+)
 register, list_figures = REGISTRY.register, REGISTRY.names
 
 STANDING = ("risk_coverage", "p_right")  # of every report, whatever figures an experiment names
