@@ -142,9 +142,15 @@ def _component(key: str, value: Any) -> Component | None:
     named = {"name": OWN_VIEW} | value if key == "view" and isinstance(value, dict) else value
     named = with_tag(value) if key == "backbone" else named
     try:
-        return Component.model_validate(named)
+        component = Component.model_validate(named)
     except ValidationError:
         raise ConfigError(f"override {key!r} is {value!r}; write a name, or a name with options.") from None
+    if component.name != OWN_VIEW:
+        try:
+            REGISTRIES[key].check(component.name)
+        except ValueError as error:
+            raise ConfigError(f"override {key}: {error}") from None
+    return component
 
 
 def lineage(methods: Mapping[str, Method], name: str) -> list[Method]:

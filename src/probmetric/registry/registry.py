@@ -41,8 +41,8 @@ class Registry:
 
     `context` names the arguments the caller supplies when it creates a component (for a loss: `num_classes`, `dim`);
     they are not options a user sets. `constants` names the class constants that can be asked for without importing.
-    With `several`, a module of the package holds the components that its lines `@register("name")` name. `hint` ends the
-    message about an unknown name.
+    With `several`, a module of the package holds the components that its lines `@register("name")` name. `hint` ends
+    the message about an unknown name.
     """
 
     def __init__(
