@@ -36,22 +36,60 @@ def pictures(place: Path, names: tuple[str, ...] = CLASSES, count: int = 3) -> P
         ("training validation testing", {"train", "val", "test"}),
         ("training testing", {"train", "test"}),
         ("train valid test", {"train", "val", "test"}),
+        ("train_set test_set", {"train", "test"}),
+        ("Training Data,Testing Data", {"train", "test"}),
+        ("train_images val_images", {"train", "test"}),
+        ("trainset valset testset", {"train", "val", "test"}),
+        ("train2017 val2017", {"train", "test"}),
+        ("shop_train shop_test", {"train", "test"}),
+        ("seg_train/seg_train seg_test/seg_test", {"train", "test"}),  # an archive in a folder of its own name
+        ("train dev test", {"train", "val", "test"}),
+        ("data/train data/test", {"train", "test"}),
+        ("bounding_box_train bounding_box_test query", {"train", "gallery", "query"}),  # Market-1501's
+        ("train query test", {"train", "gallery", "query"}),
+        ("val test", {"val", "test"}),
     ],
 )
 def test_folders_of_splits_are_no_classes(tmp_path, folders, splits):
-    for name in folders.split():
+    for name in folders.split("," if "," in folders else " "):
         pictures(tmp_path / "photos" / name)
     folder = read_image_folder(tmp_path / "photos")
     assert {image.class_name for image in folder.images} == set(CLASSES)
     assert {image.split for image in folder.images} == splits
     assert folder.names_splits
-    assert ("there is no test folder" in " ".join(folder.notes)) == (folders == "train val")
+    assert ("there is no test folder" in " ".join(folder.notes)) == ("val" in folders and "test" not in folders)
 
 
-@pytest.mark.parametrize("names", [("train", "bus", "car"), ("train", "test"), ("val", "test"), ("train",)])
+def test_folders_of_splits_may_lie_in_those_of_classes(tmp_path):
+    root = tmp_path / "photos"
+    for name in CLASSES:
+        pictures(root / name, ("train", "test/good"))
+    images = read_image_folder(root).images
+    assert {(image.class_name, image.split) for image in images} == {(c, s) for c in CLASSES for s in ("train", "test")}
+    pictures(root, ("gnu",))
+    with pytest.raises(DataError, match=r"cat/ holds folders of splits \(test, train\), gnu/ beside it does not"):
+        read_image_folder(root)
+
+
+@pytest.mark.parametrize("names", [("train", "test"), ("train/cat", "train/dog", "test"), ("val", "test")])
+def test_splits_without_classes_are_refused(tmp_path, names):
+    with pytest.raises(DataError, match=r"the images in test/ lie in no folders of classes; make one per class"):
+        read_image_folder(pictures(tmp_path / "photos", names))
+
+
+@pytest.mark.parametrize("only", ["data", "train", "a/b"])
+def test_classes_may_lie_in_a_single_folder(tmp_path, only):
+    root = pictures(tmp_path / "photos" / only).parents[only.count("/")]
+    Image.new("RGB", (9, 9)).save(root / "cover.png")
+    folder = read_image_folder(root)
+    assert {(image.class_name, image.split) for image in folder.images} == {*((name, "") for name in CLASSES), ("", "")}
+    assert folder.notes == [f"{only}/ is the only folder: classes are the folders in it"]
+
+
+@pytest.mark.parametrize("names", [("train", "bus"), ("passenger train", "crash test"), ("train",), ("cat", "cat/old")])
 def test_classes_may_be_called_as_splits(tmp_path, names):
     folder = read_image_folder(pictures(tmp_path / "photos", names))
-    assert {image.class_name for image in folder.images} == set(names)
+    assert {image.class_name for image in folder.images} == {name.partition("/")[0] for name in names}
     assert not folder.names_splits
 
 
@@ -147,11 +185,11 @@ def test_what_is_no_folder_or_holds_nothing_is_said(tmp_path):
 
 
 def test_loose_images_have_no_class_and_groups_are_the_folders_below(tmp_path):
-    root = pictures(tmp_path / "photos", ("cat/white", "cat/black"))
+    root = pictures(tmp_path / "photos", ("cat/white", "cat/black", "dog"))
     Image.new("RGB", (9, 9)).save(root / "loose.png")
     folder = read_image_folder(root)
     assert {(image.class_name, image.group) for image in folder.images} == {
-        ("cat", "cat/white"), ("cat", "cat/black"), ("", "loose.png"),
+        ("cat", "cat/white"), ("cat", "cat/black"), ("", "loose.png"), *(("dog", f"dog/{k}.png") for k in range(3)),
     }  # fmt: skip
 
 

@@ -126,7 +126,9 @@ def test_class_folders_that_lie_one_folder_deeper_are_found(project, capsys):
     photos(project / "archive" / "images")
     (project / "archive/README.txt").write_text("about")
     assert cli.main(["init", "archive", "--name", "shop", "--quick"]) == 0
-    assert "archive/images: 24 of 6 classes" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "archive: 24 of 6 classes" in said
+    assert "images/ is the only folder: classes are the folders in it" in said
 
 
 def written(folder, blur, classes):

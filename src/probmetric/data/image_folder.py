@@ -1,10 +1,12 @@
 """The one reader of folders with pictures: which images there are, of which class, in which split.
 
     photos/mug/001.jpg  photos/vase/...                  a folder per class; images may lie in further folders below
-    photos/train/mug/001.jpg  photos/test/vase/...       folders per split: train, val, test, or training, valid,
-                                                         validation, testing, in small or capital letters
+    photos/train/mug/001.jpg  photos/test/vase/...       folders per split, also `Training Data`, `val_images`,
+                                                         `shop_train`, `test2017`, `bounding_box_test`
+    photos/mug/train/001.jpg  photos/mug/test/...        folders per split in every class folder
 
-Without a test folder, val/ is the test split, as of ImageNet; query/ and gallery/ are test images of two roles. Hidden
+All of it may lie in a single folder more: photos/data/mug/001.jpg. Without a test folder, val/ is the test split, as
+of ImageNet; query/ and gallery/ (or test/ beside query/) are test images of two roles. Hidden
 folders and files (`.ipynb_checkpoints`, `.git`), and what servers and archives leave behind (`@eaDir`, `__MACOSX`), are
 none of the images. A class name in another Unicode form (NFC, NFD) is the same class. Pictures of kinds that are not
 read (`decode.unread_advice`) are listed like the others: decoding says what to do. Links that lead out of the folder
@@ -14,8 +16,9 @@ are listed apart, unless there is nothing else: folders of links are what DVC, g
 from __future__ import annotations
 
 import os
+import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -24,13 +27,15 @@ from probmetric.data.decode import IMAGE_KINDS, UNREAD_KINDS, unread_advice
 from probmetric.data.manifest import DataError
 
 PICTURES = (*IMAGE_KINDS, *UNREAD_KINDS)
-SPLIT_FOLDERS = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("val", "valid", "validation"), "val"),
-    **dict.fromkeys(("test", "testing"), "test"),
+SPLIT_WORDS = {
+    **dict.fromkeys(("train", "training", "trainval"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev", "development", "eval", "evaluation"), "val"),
+    **dict.fromkeys(("test", "testing", "holdout"), "test"),
     "query": "query",
     "gallery": "gallery",
 }
+OTHER_WORDS = "set|data|dataset|images?|imgs?|photos?|pictures?|bounding|box|splits?|folders?"
+SPLIT_WORD = re.compile(f"(?:{OTHER_WORDS})?({'|'.join(SPLIT_WORDS)})(?:{OTHER_WORDS})?")
 LEFT_BEHIND = frozenset(
     ("__macosx", "@eadir", "#recycle", "#snapshot", "$recycle.bin", "system volume information", "lost+found")
 )
@@ -95,43 +100,92 @@ def read_image_folder(place: str | Path, *, follow_links: bool = False) -> Image
     if not paths:
         raise DataError(f"{place} holds no images ({', '.join(IMAGE_KINDS)}); one folder per class is expected.")
     notes: list[str] = []
-    splits = _split_folders(root, paths, notes)
-    images = [_image(path, splits) for path in sorted(paths)]
+    images = _images(root, sorted(paths), notes)
     return ImageFolder(root, images, sorted(links_out), notes, unread_advice(paths))
 
 
-def _image(path: str, splits: dict[str, str]) -> FolderImage:
-    parts = path.split("/")
-    split = splits.get(parts[0], "")
-    inside = parts[1:] if split else parts
-    inside = [unicodedata.normalize("NFC", part) for part in inside]
-    return FolderImage(path, inside[0] if len(inside) > 1 else "", split, "/".join(inside[:2]))
+def _images(root: Path, paths: list[str], notes: list[str]) -> list[FolderImage]:
+    """Return the pictures with what the folders above them say; folders of splits lie above those of classes, or below.
 
-
-def _split_folders(root: Path, paths: list[str], notes: list[str]) -> dict[str, str]:
-    """Return folder below `root` -> split, empty where folders are classes.
-
-    Folders called as splits are splits where one of them is train, another one is not, or they are query and gallery,
-    and all hold further folders: a class of trains lies beside other classes, not beside val or test.
+    Raises:
+        DataError: folders of splits lie beside others, or hold no folders of classes.
     """
-    deep = {path.split("/", 1)[0] for path in paths if path.count("/") > 1}
-    folders = {path.split("/", 1)[0] for path in paths if "/" in path}
-    named = {name: SPLIT_FOLDERS[name.lower()] for name in sorted(folders & deep) if name.lower() in SPLIT_FOLDERS}
+    inside = {path: unicodedata.normalize("NFC", path).split("/") for path in paths}
+    above: list[str] = []
+    while len(folders := _folders(inside.values())) == 1:
+        depths = [len(parts) for parts in inside.values()]
+        if depths.count(2) >= sum(depth > 2 for depth in depths):  # a class
+            break
+        above += folders
+        inside = {path: parts[1:] if len(parts) > 1 else parts for path, parts in inside.items()}
+    if above:
+        notes.append(f"{'/'.join(above)}/ is the only folder: classes are the folders in it")
+    where = root.joinpath(*above)
+    splits = _splits(where, folders, notes)
+    deep = {parts[0] for parts in inside.values() if len(parts) > 2}
+    if flat := sorted(splits.keys() - deep):
+        raise DataError(
+            f"{where}: folders name splits ({', '.join(splits)}), but the images in {flat[0]}/ lie in no folders of "
+            "classes; make one per class, list the images with their classes in a table, or name one folder alone."
+        )
+    below = {name: _folders(parts[1:] for parts in inside.values() if parts[0] == name) for name in folders}
+    of_class = {} if splits else {name: _splits(where / name, below[name], []) for name in folders}
+    if any(of_class.values()) and not all(of_class.values()):
+        one, other = (min(name for name in folders if bool(of_class[name]) == named) for named in (True, False))
+        raise DataError(
+            f"{where}: {one}/ holds folders of splits ({', '.join(of_class[one])}), {other}/ beside it does not; name "
+            f"{where / one}, or move {other}/ away."
+        )
+    images = []
+    for path, parts in inside.items():
+        split = splits.get(parts[0], "") if len(parts) > 1 else ""
+        if split:  # an archive often holds its own name again: test/test/mug/1.jpg
+            parts = parts[2 if len(parts) > 3 and parts[1] == parts[0] else 1 :]
+        elif len(parts) > 2 and any(of_class.values()):
+            split = of_class[parts[0]].get(parts[1], "")
+            parts = [parts[0], *parts[2:]] if split else parts
+        images.append(FolderImage(path, parts[0] if len(parts) > 1 else "", split, "/".join(parts[:2])))
+    return images
+
+
+def _folders(parts: Iterable[Sequence[str]]) -> list[str]:
+    return sorted({part[0] for part in parts if len(part) > 1})
+
+
+def _splits(where: Path, folders: Sequence[str], notes: list[str]) -> dict[str, str]:
+    """Return folder -> split, empty where folders are classes: a class of trains lies beside other classes.
+
+    Folders are splits where they name two of them, and nothing else, or one is train, or they are query and gallery;
+    what they are called beside the split (`shop_train`, `shop_test`) is the same for all.
+
+    Raises:
+        DataError: there are other folders beside them, or two for one split.
+    """
+    words: dict[tuple[str, ...], dict[str, str]] = {}
+    for name in folders:
+        parts = re.findall(r"[^\W\d_]+", name.lower())
+        found = [(part, match[1]) for part in parts if (match := SPLIT_WORD.fullmatch(part))]
+        if len(found) == 1:
+            rest = tuple(part for part in parts if part != found[0][0] and not re.fullmatch(OTHER_WORDS, part))
+            words.setdefault(rest, {})[name] = SPLIT_WORDS[found[0][1]]
+    named = max(words.values(), key=lambda each: len(set(each.values())), default={})
     splits = set(named.values())
-    if len(splits) < 2 or not ("train" in splits or splits >= {"query", "gallery"}):
+    others = [name for name in folders if name not in named]
+    if len(splits) < 2 or not ("train" in splits or splits >= {"query", "gallery"} or not others):
         return {}
     if len(splits) < len(named):
-        raise DataError(f"{root}: of the folders {', '.join(named)} two name the same split; put them into one.")
-    others = sorted(folders - set(named))
+        raise DataError(f"{where}: of the folders {', '.join(named)} two name the same split; put them into one.")
     if others:
         raise DataError(
-            f"{root}: beside the folders of splits ({', '.join(named)}) there are others with images "
+            f"{where}: beside the folders of splits ({', '.join(named)}) there are others with images "
             f"({', '.join(others[:3])}); move them into a split, or out of the folder."
         )
-    if not {"test", "query", "gallery"} & set(named.values()):
+    if "query" in splits and "gallery" not in splits:
+        return {name: "gallery" if split == "test" else split for name, split in named.items()}
+    if splits == {"train", "val"}:
         (val,) = (name for name, split in named.items() if split == "val")
         notes.append(f"there is no test folder: {val}/ is the test split")
-        named[val] = "test"
+        return {name: "test" if split == "val" else split for name, split in named.items()}
     return named
 
 

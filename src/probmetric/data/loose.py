@@ -164,6 +164,8 @@ def in_folders(places: Sequence[Path]) -> LooseImages:
             classes.append("")
             continue
         folder = read_image_folder(place)
+        for note in folder.notes:
+            log.info("%s: %s", place, note)
         if folder.links_out:
             left, example = len(folder.links_out), place / folder.links_out[0]
             why = "lead out of %s, or nowhere, such as %s; copy the images."

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from probmetric.config import ConfigError, Params, parse
-from probmetric.data.image_folder import SPLIT_FOLDERS
 from probmetric.data.raw import RawFiles
 from probmetric.data.sources import REGISTRY as SOURCES
 from probmetric.data.sources._base import Table
@@ -87,7 +86,7 @@ def init(wish: Wish) -> str:
     experiment = EXPERIMENTS / f"{name}.yaml"
     if name in dataset_names(params) or experiment.exists():
         raise ConfigError(f"the name {name!r} is taken by a dataset or experiment; choose another one.")
-    place = _class_folders(wish.place)
+    place = wish.place
     source = source_of(place)
     options = {key: value for key, value in wish.options.items() if value and key in SOURCES.options(source)}
     options |= _folder_of_images(place, source, options)
@@ -117,15 +116,6 @@ def init(wish: Wish) -> str:
             f"Then: probmetric recommend {name}    which of them to deploy, chosen on the validation images",
         ]
     )
-
-
-def _class_folders(place: Path) -> Path:
-    """Return the folder in `place` that holds the class folders, where it is the only folder and they lie in it."""
-    if place.is_dir():
-        inside = [each for each in place.iterdir() if each.is_dir() and not each.name.startswith(".")]
-        if len(inside) == 1 and inside[0].name not in SPLIT_FOLDERS and any(e.is_dir() for e in inside[0].iterdir()):
-            return inside[0]
-    return place
 
 
 def _folder_of_images(place: Path, source: str, options: Mapping[str, Any]) -> dict[str, str]:
