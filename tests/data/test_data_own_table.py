@@ -87,8 +87,8 @@ def test_named_splits_and_groups_are_kept(tmp_path):
         ("path,label\na/0.png,x\na/1.png,x\na//1.png,y\na/2.png,y", "rows 2 and 3 list one image"),
         ("path,label\na/0.png,x\na/1.png, x\na/2.png,y\na/3.png,y", "row 2: the label ' x' begins or ends with"),
         ("path,label\na/0.png,1\na/1.png,1.0\na/2.png,y\na/3.png,y", "row 2: the label '1.0' is '1' elsewhere"),
-        ("path;label\na/0.png;x\na/1.png;x", "separated by ';': write it with commas"),
-        ("path\tlabel\na/0.png\tx\na/1.png\tx", r"separated by '\\t': write it with commas"),
+        ("path;label\na/0.png;x\na/1.png", "line 3: 1 of 2 columns"),
+        ("path,label\na/0.png,x\na/1.png,nan", "row 2 has no label"),
         (f"path,label\na/0.png,{'x' * 200_000}\n", "line 2: no readable CSV"),
         ("path,label\na/0\0.png,x\na/0.png,y", "row 1: .* leaves the folder"),
         ("path,label\na/0.png,x\na/1.png,x\na/2.png,y\na/3.png,y\na/4.png,y", "no image to validate on"),
@@ -113,6 +113,9 @@ def test_paths_of_a_table_written_elsewhere_are_found_by_what_follows_their_firs
     listed = prepared(tmp_path / "s.csv", tmp_path / "shop", split="by_image", near_duplicates=False)
     assert sorted(path.lstrip("./") for path in listed["path"]) == sorted(f"a/{number}.png" for number in range(24))
     assert doctor(tmp_path / "shop") == []
+    (tmp_path / "a/7.png").unlink()
+    with pytest.raises(DataError, match=r"row 8: '(\./)?a/7.png' is not in the folder .*; 1 of 24 images are missing"):
+        prepared(tmp_path / "s.csv", tmp_path / "shop", split="by_image")
 
 
 @pytest.mark.parametrize("path", ["a/999.png", "C:\\gone\\1.png", "/gone/1.png", "b/1.png"])
@@ -153,6 +156,28 @@ def test_any_column_of_names_is_a_label(tmp_path, labels, names):
     assert set(prepared(tmp_path / "s.parquet", tmp_path / "shop", split="by_image")["class_name"]) == names
 
 
+@pytest.mark.parametrize(
+    ("name", "mark", "encoding"),
+    [
+        ("s.csv", ";", "utf-8-sig"),
+        ("s.csv", "\t", "utf-8"),
+        ("S.TSV", "\t", "utf-16"),
+        ("s.csv", "|", "utf-16-be"),
+        ("s.tsv", ",", "utf-8"),
+    ],
+)
+def test_tables_of_other_programs_are_read(tmp_path, name, mark, encoding):
+    splits = ("Train", "validation", "TESTING")
+    paths = [path if number % 2 else str(tmp_path / path) for number, path in enumerate(pictures(tmp_path))]
+    lines = [f"{path}{mark}caf\u00e9 {n % 4}{mark}{splits[n // 4 % 3]}" for n, path in enumerate(paths)]
+    text = "\n".join([f"path{mark}label{mark}split", *lines])
+    start = "\ufeff" if encoding == "utf-16-be" else ""
+    (tmp_path / name).write_bytes((start + text).encode(encoding))
+    listed = prepared(tmp_path / name, tmp_path / "shop", split="by_image", near_duplicates=False)
+    assert set(listed["class_name"]) == {f"caf\u00e9 {number}" for number in range(4)}
+    assert listed["split"].value_counts().to_dict() == {"train": 8, "val": 8, "test": 8}
+
+
 @pytest.mark.parametrize("trains", [True, False])
 def test_query_and_gallery_are_test_images_of_two_roles(tmp_path, trains):
     paths = pictures(tmp_path)
@@ -188,7 +213,7 @@ def test_what_is_no_table_is_said(tmp_path):
     (tmp_path / "latin.csv").write_bytes("path,label\ncaf\xe9.png,x".encode("latin-1"))
     with pytest.raises(DataError, match="is not UTF-8"):
         prepared(tmp_path / "latin.csv", tmp_path / "shop")
-    (tmp_path / "wide.csv").write_text("path,label\na/0.png,x", encoding="utf-16")
+    (tmp_path / "wide.csv").write_bytes("path,label\na/0.png,x".encode("utf-16")[:-1])
     with pytest.raises(DataError, match="line 1: byte 0xff is not UTF-8"):
         prepared(tmp_path / "wide.csv", tmp_path / "shop")
     for name in ("folder.csv", "folder.parquet"):
@@ -203,6 +228,7 @@ def test_what_is_no_table_is_said(tmp_path):
         [None, *"xxxyyyy"],
         [float("nan"), 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0],
         pa.array([None, 1, 1, 1, 2, 2, 2, 2]),
+        pa.nulls(8),
     ],
 )
 def test_a_missing_label_is_no_class(tmp_path, labels):

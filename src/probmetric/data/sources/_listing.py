@@ -1,8 +1,9 @@
 """Listings and tables that strangers wrote: read as they are meant, or refused with file and line.
 
-Accepted: a byte-order mark, Windows line ends, blank lines. Refused: what is not UTF-8, an empty listing, a line with
-too few columns, numbers that are not plain ASCII digits or out of range, paths that leave the dataset's folder, an
-entry listed twice. Every source reads its text through here, and `check_table` looks at what comes out of every source.
+Accepted: a byte-order mark, Windows line ends, blank lines; tables also in UTF-16. Refused: what is not UTF-8, an empty
+listing, a line with too few columns, numbers that are not plain ASCII digits or out of range, paths that leave the
+dataset's folder, an entry listed twice. Every source reads its text through here, and `check_table` looks at what comes
+out of every source.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import csv
 import itertools
 import re
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
@@ -129,7 +131,7 @@ def csv_lines(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]
     try:
         with (
             refusing(f"{path} cannot be read", INCOMPLETE, OSError),
-            path.open(newline="", encoding="utf-8-sig") as file,
+            path.open(newline="", encoding=_encoding(path)) as file,
         ):
             lines = csv.reader(file, strict=True, delimiter=delimiter)
             for cells in lines:
@@ -140,6 +142,21 @@ def csv_lines(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]
         raise
     except csv.Error as error:
         raise bad_line(path, number + 1, f"no readable CSV from here on ({error})") from error
+
+
+def _encoding(path: Path) -> str:
+    with path.open("rb") as file:
+        return "utf-16" if file.read(2) in (BOM_UTF16_LE, BOM_UTF16_BE) else "utf-8-sig"
+
+
+def separator(path: Path) -> str:
+    """Return what stands between the columns of a table: a tab, comma, semicolon or bar, the most of its head."""
+    check_readable(path)
+    with (
+        refusing(f"{path} cannot be read", INCOMPLETE, OSError),
+        path.open(encoding=_encoding(path), errors="replace") as file,
+    ):
+        return max("\t,;|", key=file.readline(2**16).count)
 
 
 def csv_columns(

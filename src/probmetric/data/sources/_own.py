@@ -23,6 +23,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from probmetric.data.image_folder import SPLIT_WORDS
 from probmetric.data.manifest import SPLITS, DataError
 from probmetric.data.sources._base import Source, Table, options
 from probmetric.data.sources._files import ImageFiles, Store, strings
@@ -268,7 +269,8 @@ def _with_roles(listed: Columns, where: Path, notes: list[str]) -> Columns:
     Raises:
         DataError: queries without a gallery, a gallery without queries, or other test images beside them.
     """
-    splits = listed["split"].astype(str)
+    splits = np.array([SPLIT_WORDS.get(str(name).lower(), str(name)) for name in listed["split"]])
+    listed = listed | {"split": strings(splits.tolist())}
     paired = np.isin(splits, ROLES)
     if not paired.any():
         return listed

@@ -1,4 +1,4 @@
-"""Your own images, listed in a table: a CSV or Parquet file with a line per image.
+"""Your own images, listed in a table: a CSV (separated by commas, semicolons or tabs) or Parquet file.
 
     data.on_request: {shop: {source: table, raw: shop.csv, label_column: product}}
 
@@ -18,7 +18,6 @@ import os
 import posixpath
 import re
 import unicodedata
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -32,6 +31,7 @@ from probmetric.data.sources._files import names_in, strings
 from probmetric.data.sources._own import Columns, InColumns, OwnImages
 
 FILES = (".csv", ".tsv", ".parquet")
+MISSING = ("", "nan", "NaN", "<NA>")  # as programs write what is not known
 BATCH_ROWS = 8192  # of vectors, read at once
 LENGTH = "length"  # a column of manifests whose images are stored as files
 
@@ -88,16 +88,18 @@ def _located(root: Path, paths: np.ndarray, notes: list[str]) -> tuple[np.ndarra
     A table may have been written elsewhere: where none is there as it is written, separators and drives of Windows are
     read as such, and the first folders may be others, as many for all paths.
     """
+    paths = strings([str(path).removeprefix(f"{root.resolve()}/") for path in paths])
     missing = _missing(root, paths)
     if len(missing) < len(paths):
         return paths, missing
     parts = [[part for part in re.split(r"[\\/]", str(path)) if part not in ("", ".")] for path in paths]
     for dropped in range(max(map(len, parts)) if not any(".." in path for path in parts) else 0):
         moved = strings(["/".join(path[dropped:]) for path in parts])
-        if not len(_missing(root, moved)):
-            before = "/".join(parts[0][:dropped])
-            notes.append(f"paths are read below {root} without what stands before them, such as {before!a}")
-            return moved, missing[:0]
+        missing_there = _missing(root, moved)
+        if 2 * len(missing_there) < len(paths):
+            if before := "/".join(parts[0][:dropped]):
+                notes.append(f"paths are read below {root} without what stands before them, such as {before!a}")
+            return moved, missing_there
     return paths, missing
 
 
@@ -122,7 +124,7 @@ def columns_of(file: Path, *, vectors: bool = False) -> Columns:
     """
     if file.suffix.lower() == ".parquet":
         return _of_parquet(file, vectors)
-    lines, columns = _listing.csv_columns(file, delimiter="\t" if file.suffix == ".tsv" else ",")
+    lines, columns = _listing.csv_columns(file, delimiter=_listing.separator(file))
     if not len(lines):
         raise DataError(f"{file} lists nothing; its first line names the columns, the others the images.")
     return {name: _numbers_or_text(cells) for name, cells in columns.items()}
@@ -140,11 +142,10 @@ def listed_in(file: Path, names: dict[str, str], columns: Columns) -> Columns:
         if names[role] not in columns:
             raise DataError(
                 f"{file} has no column {names[role]!r}; it has {', '.join(columns)}. Name it: `{role}_column: ...`."
-                f"{_separated(columns)}"
             )
     texts = {role: _texts(file, role, columns[name]) for role, name in names.items() if name in columns}
     for role in ("path", "label"):
-        empty = np.flatnonzero(texts[role] == "")
+        empty = np.flatnonzero(np.isin(texts[role].astype(str), MISSING))
         if len(empty):
             raise DataError(f"{file}: row {empty[0] + 1} has no {role}; mend it ({len(empty)} such).")
     _check_names(file, texts["label"])
@@ -153,13 +154,6 @@ def listed_in(file: Path, names: dict[str, str], columns: Columns) -> Columns:
     extra = {name: values for name, values in columns.items() if name not in taken and values.ndim == 1}
     extra = {name: values for name, values in extra.items() if not isinstance(values[0], bytes)}
     return extra | {"class_name" if role == "label" else role: values for role, values in texts.items()}
-
-
-def _separated(columns: Iterable[str]) -> str:
-    """Return what to do about a head that is one column, cut by something else than we cut by."""
-    head = list(columns)
-    mark = next((mark for mark in (";", "\t") if len(head) == 1 and mark in head[0]), "")
-    return f" Its columns are separated by {mark!r}: write it with commas, or with tabs as .tsv." if mark else ""
 
 
 def _texts(file: Path, role: str, values: np.ndarray) -> np.ndarray:
@@ -227,7 +221,7 @@ def _of_parquet(file: Path, vectors: bool) -> Columns:
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         if pa.types.is_primitive(kind) and not pa.types.is_temporal(kind) and not column.null_count:
             columns[name] = np.array(column.to_pylist())
-        elif not pa.types.is_null(kind):
+        else:
             columns[name] = strings([_cell(value) for value in column.to_pylist()])
     return columns
 
