@@ -96,6 +96,14 @@ def test_a_transparent_entry_of_a_palette_is_laid_on_white(kind):
     assert (pixels[1:] == 255).all()
 
 
+def test_a_palette_without_colours_is_no_black_image():
+    data = encoded(Image.new("P", (4, 4), 3), "PNG")
+    place = data.index(b"PLTE") - 4
+    length = 12 + struct.unpack(">I", data[place : place + 4])[0]
+    with pytest.raises(DataError, match=r"^x\.png has no colours in its palette; mend the image"):
+        decode(data[:place] + data[place + length :], "x.png")
+
+
 @pytest.mark.parametrize(("mode", "key"), [("RGB", (10, 20, 30)), ("L", 10)])
 def test_the_transparent_colour_is_laid_on_white(mode, key):
     image = Image.new(mode, (4, 4), key)

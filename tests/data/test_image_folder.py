@@ -114,6 +114,16 @@ def test_hidden_folders_and_files_are_no_images(tmp_path):
     assert len(read_image_folder(root).images) == 12
 
 
+def test_pictures_that_are_not_read_are_named_where_they_belong_to_a_class(tmp_path):
+    root = pictures(tmp_path / "photos")
+    (root / "logo.svg").touch()
+    assert read_image_folder(root).unread == ""
+    for name in ("a.tga", "b.EXR", "c.exr"):
+        (root / "cat" / name).touch()
+    fixes = r"(2 .exr, 1 .tga: convert it to JPEG or PNG)"
+    assert read_image_folder(root).unread == f"3 picture(s) of kinds that are not read, such as cat/a.tga {fixes}"
+
+
 def test_a_class_name_in_two_unicode_forms_is_one_class(tmp_path):
     root = pictures(tmp_path / "photos", ("caf\u00e9", "tea"))
     pictures(root, ("cafe\u0301",))

@@ -11,8 +11,8 @@
     EXIF orientation                     turned upright                                counted
     several frames                       the first one                                 counted
     truncated, unreadable, no image, a   error that names the file
-    kind that is not read, without area,
-    pixels that are no finite numbers
+    kind that is not read, without area or
+    palette, no finite numbers as pixels
     more than 80 million pixels          error that names the file
 
 The counts are in summary.json. There is no silent fallback: a black image never stands for an unreadable one.
@@ -38,19 +38,21 @@ if TYPE_CHECKING:
 
 MAX_PIXELS = 80_000_000
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
+NEEDED = {  # endings whose reader may be missing: format, and how to get it
+    **dict.fromkeys((".jp2", ".j2k", ".j2c", ".jpf", ".jpx"), ("JPEG2000", "pip install -U pillow")),
+    **dict.fromkeys((".avif", ".avifs"), ("AVIF", "pip install -U 'pillow>=11.3'")),
+    **dict.fromkeys((".heic", ".heif", ".heics", ".heifs", ".hif"), ("HEIF", "pip install 'probmetric[heif]'")),
+}
 # Endings of the files that are read; which bytes a file holds decides how.
 IMAGE_KINDS = (
-    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"),
-    *(".jp2", ".j2k", ".avif", ".heic", ".heif"),
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".bmp", ".gif", ".webp", ".tif", ".tiff"),
+    *(".ppm", ".pgm", ".pbm", ".pnm", ".pfm", *NEEDED),
 )
 # Endings of pictures that are not read: each is an error, or left out by name, never silently.
-UNREAD_KINDS = (".jxl", ".psd", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2")
-# Endings whose reader may be missing: format, and how to get it.
-NEEDED = {
-    **dict.fromkeys((".jp2", ".j2k"), ("JPEG2000", "pip install -U pillow")),
-    ".avif": ("AVIF", "pip install -U 'pillow>=11.3'"),
-    **dict.fromkeys((".heic", ".heif"), ("HEIF", "pip install 'probmetric[heif]'")),
-}
+UNREAD_KINDS = (
+    *(".jxl", ".psd", ".tga", ".dds", ".exr", ".hdr", ".ico", ".pcx", ".sgi", ".qoi", ".jxr", ".xcf", ".svg"),
+    *(".dcm", ".nii", ".fits", ".dng", ".crw", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2", ".pef", ".srw"),
+)
 Mode = Literal["RGB", "L"]
 ORIENTATION = 0x0112
 TURNS = {
@@ -157,12 +159,13 @@ def unread_advice(names: Iterable[str]) -> str:
     lacking = (kind for kind, (form, _) in NEEDED.items() if form not in _formats())
     unread = {*UNREAD_KINDS, *lacking}
     pictures = [name for name in names if Path(name).suffix.lower() in unread]
-    kinds = Counter(Path(name).suffix.lower() for name in pictures)
-    if not pictures:
-        return ""
-    advice = {kind: NEEDED[kind][1] if kind in NEEDED else CONVERT for kind in kinds}
-    fixes = "; ".join(f"{count} {kind}: {advice[kind]}" for kind, count in sorted(kinds.items()))
-    return f"{len(pictures)} picture(s) of kinds that are not read, such as {pictures[0]} ({fixes})"
+    fixes: dict[str, list[str]] = {}
+    for kind, count in sorted(Counter(Path(name).suffix.lower() for name in pictures).items()):
+        fixes.setdefault(NEEDED[kind][1] if kind in NEEDED else CONVERT, []).append(f"{count} {kind}")
+    advice = "; ".join(f"{', '.join(kinds)}: {fix}" for fix, kinds in fixes.items())
+    return (
+        f"{len(pictures)} picture(s) of kinds that are not read, such as {pictures[0]} ({advice})" if pictures else ""
+    )
 
 
 def _too_large(name: str, what: object) -> DataError:
@@ -252,6 +255,8 @@ def _plain(image: Image.Image, mode: Mode) -> tuple[Image.Image, tuple[str, ...]
         layer = image.convert("RGBA")
         white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
         return Image.alpha_composite(white, layer).convert(mode), ("transparency laid on white",)
+    if kind == "P" and not image.getpalette():
+        raise _UnusableError("has no colours in its palette")
     names = {
         "L": "greyscale repeated in three channels",
         "1": "black and white",

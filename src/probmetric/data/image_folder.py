@@ -66,7 +66,7 @@ class ImageFolder:
         images: its pictures, by path.
         links_out: paths of links that lead out of it, or nowhere, and are not followed.
         notes: decisions taken while reading.
-        unread: what to do about pictures of kinds that are not read; "" where there are none.
+        unread: what to do about pictures of classes of kinds that are not read; "" where there are none.
     """
 
     root: Path
@@ -101,7 +101,8 @@ def read_image_folder(place: str | Path, *, follow_links: bool = False) -> Image
         raise DataError(f"{place} holds no images ({', '.join(IMAGE_KINDS)}); one folder per class is expected.")
     notes: list[str] = []
     images = _images(root, sorted(paths), notes)
-    return ImageFolder(root, images, sorted(links_out), notes, unread_advice(paths))
+    unread = unread_advice(image.path for image in images if image.class_name)
+    return ImageFolder(root, images, sorted(links_out), notes, unread)
 
 
 def _images(root: Path, paths: list[str], notes: list[str]) -> list[FolderImage]:
