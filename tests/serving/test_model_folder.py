@@ -1,5 +1,6 @@
 """A run becomes a folder that loads anywhere and answers as the run does."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -90,11 +91,23 @@ def test_samples_are_drawn_where_the_uncertainty_has_any(exported, model):
         (np.zeros((0, 4), np.uint8), "expected an array"),
         (b"no image", "is no image"),
         ("gone.png", "cannot be read"),
+        ("a\0b.png", "cannot be read"),
+        pytest.param(5000 * "x", "cannot be read", id="long name"),
+        (os.curdir, "cannot be read"),
     ],
 )
 def test_what_is_no_image_is_refused_by_name(model, image, says):
+    sound = np.zeros((32, 32), np.uint8)
     with pytest.raises(ProbMetricError, match=says):
-        model.embed([np.zeros((32, 32), np.uint8), image])
+        model.embed([sound, image])
+    gallery = probmetric.Gallery.create(model, [sound, image], paths=["good", "bad"], on_error="skip")
+    assert (gallery.paths, len(gallery.problems)) == (["good"], 1)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float64])
+def test_tensors_of_any_precision_are_images(model, kind):
+    found = model.embed([torch.full((1, 32, 32), 0.5, dtype=kind), np.full((32, 32), 0.5)]).mean
+    torch.testing.assert_close(found[0], found[1])
 
 
 def test_all_bad_images_are_named_at_once(model):

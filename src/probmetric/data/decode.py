@@ -78,7 +78,9 @@ class Decoded(NamedTuple):
 
 def decode_file(path: Path, *, mode: Mode = "RGB", shorter_side: int | None = None) -> Decoded:
     """Decode an image file; see `decode`."""
-    with refusing(f"{path} cannot be read", "the dataset is incomplete", OSError):
+    with refusing(f"{path} cannot be read", "the dataset is incomplete", OSError, ValueError):
+        if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe or device could be read for ever
+            raise DataError(f"{path} is no regular file; name image files.")
         data = path.read_bytes()
     return decode(data, str(path), mode=mode, shorter_side=shorter_side)
 

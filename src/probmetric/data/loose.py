@@ -141,7 +141,7 @@ def _source(images: Any) -> LooseImages:
         names = [f"image {number}" for number in range(len(images))]
         return LooseImages(dataset_images(images), names, item_classes(images))
     listed = sequence_of(images)
-    if any(isinstance(image, str | os.PathLike) and Path(image).is_dir() for image in listed):
+    if all(isinstance(image, str | os.PathLike) for image in listed) and any(map(os.path.isdir, listed)):
         return in_folders([Path(image) for image in listed])
     return LooseImages(listed, [named(image, number) for number, image in enumerate(listed)], [""] * len(listed))
 
@@ -331,10 +331,7 @@ def pixels_of(image: Any, mode: Mode, shorter_side: int | None = None) -> np.nda
         DataError: it is none of these, or damaged.
     """
     if isinstance(image, str | os.PathLike):
-        path = Path(image)
-        if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe or device could be read for ever
-            raise DataError(f"{path} is no regular file; name image files.")
-        return decode_file(path, mode=mode, shorter_side=shorter_side).pixels
+        return decode_file(Path(image), mode=mode, shorter_side=shorter_side).pixels
     if isinstance(image, bytes):
         return decode(image, "the image", mode=mode, shorter_side=shorter_side).pixels
     from PIL import Image
@@ -347,7 +344,7 @@ def pixels_of(image: Any, mode: Mode, shorter_side: int | None = None) -> np.nda
 def _bytes_of(image: Any) -> np.ndarray:
     """Return an array or tensor as uint8 (H, W), (H, W, 3) or (H, W, 4)."""
     if hasattr(image, "detach"):
-        pixels = image.detach().cpu().numpy()
+        pixels = (image.float() if image.is_floating_point() else image).detach().cpu().numpy()
         pixels = np.moveaxis(pixels, 0, -1) if pixels.ndim == 3 else pixels
     else:
         pixels = np.asarray(image)

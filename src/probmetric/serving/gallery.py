@@ -674,7 +674,7 @@ def _as_many(groups: Sequence[Any] | np.ndarray, count: int) -> np.ndarray:
 
 def _place(image: Any) -> str:
     """Return where an image's file lies, whichever way its path is spelled; "" for what is no path."""
-    return os.path.realpath(image) if isinstance(image, str | os.PathLike) else ""
+    return os.path.realpath(image) if isinstance(image, str | os.PathLike) and "\0" not in str(image) else ""
 
 
 def _digest(place: str) -> str:
