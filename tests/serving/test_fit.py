@@ -336,6 +336,12 @@ def test_labels_that_torchvision_lists_are_read_from_items_where_they_are_transf
     halved = ImageFolder(tmp_path, target_transform=lambda label: label // 2)
     assert item_classes(halved) == [str(number // 4) for number in range(12)]
     assert item_classes(torch.utils.data.Subset(halved, [11, 0])) == ["2", "0"]
+    edited = ImageFolder(tmp_path)
+    edited.samples = [(file, label // 2) for file, label in edited.samples]  # `targets` stay as they were
+    assert item_classes(edited) == [NAMES[number // 4] for number in range(12)]
+    edited = ImageFolder(tmp_path)
+    edited.targets = [label // 2 for label in edited.targets]  # no item changes
+    assert item_classes(edited) == [name for name in NAMES for _ in range(2)]
 
 
 @pytest.mark.parametrize("label", [torch.tensor([1, 0, 1]), np.eye(3)[1], [0, 2], 1.5])

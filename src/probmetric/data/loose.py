@@ -286,7 +286,9 @@ def _listed_labels(dataset: Any) -> Any:
         or not len(dataset)
     ):
         return None
-    labels = np.asarray(next((getattr(dataset, name) for name in ("targets", "labels") if hasattr(dataset, name)), 0.0))
+    files = getattr(dataset, "samples", getattr(dataset, "imgs", None))  # items are made from these, not from `targets`
+    listed = [file[1] for file in files] if files else getattr(dataset, "targets", getattr(dataset, "labels", 0.0))
+    labels = np.asarray(listed)
     if labels.dtype.kind not in "iu" or labels.shape != (len(dataset),):
         return None
     first = dataset[0]
