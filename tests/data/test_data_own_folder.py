@@ -213,6 +213,12 @@ def test_bad_names_links_and_pipes_are_left_out_when_told_to(tmp_path):
     summary = json.loads((tmp_path / "shop/summary.json").read_text())
     assert any("3 file(s) left out" in note and "latin" in note for note in summary["notes"])
     assert any("pipe.png" in line for line in summary["left_out"])
+    (place / "zero.png").symlink_to("/dev/zero")  # has no end
+    prepared(raw, tmp_path / "shop", on_error="skip", follow_links=True)
+    assert any(
+        "zero.png cannot be read (it is a pipe" in line
+        for line in json.loads((tmp_path / "shop/summary.json").read_text())["left_out"]
+    )
 
 
 @pytest.mark.parametrize("size", [(1, 30000), (30000, 1)])

@@ -186,6 +186,18 @@ def test_links_inside_the_folder_are_read_and_circles_end(tmp_path):
         assert {image.class_name for image in folder.images} == {*CLASSES, "gnu"}
 
 
+def test_links_of_outside_folders_to_each_other_end(tmp_path):
+    root = pictures(tmp_path / "photos")
+    one, two = (pictures(tmp_path / name, ("inner",)) for name in ("one", "two"))
+    (root / "one").symlink_to(one)
+    (one / "inner" / "two").symlink_to(two)
+    (two / "inner" / "one").symlink_to(one)
+    (two / "up").symlink_to(two)
+    folder = read_image_folder(root, follow_links=True)
+    assert len(folder.images) == 12 + 3 + 3
+    assert folder.links_out == []
+
+
 def test_what_is_no_folder_or_holds_nothing_is_said(tmp_path):
     with pytest.raises(DataError, match="is no folder"):
         read_image_folder(tmp_path / "none")

@@ -122,6 +122,19 @@ def test_folders_of_questions_and_a_gallery_are_tested_on_and_need_others_to_tra
     assert "val, 48 test)" in capsys.readouterr().out
 
 
+def test_links_out_of_the_folder_are_followed_when_told_to(project, capsys):
+    photos(project / "store")
+    photos(project / "photos", classes=3)
+    (project / "photos" / "linked").symlink_to(project / "store" / "kind 5")
+    assert cli.main(["init", "photos", "--name", "shop", "--quick"]) == 2
+    assert (
+        "1 link(s) lead out of the folder, or nowhere (linked); copy the images, or follow" in capsys.readouterr().err
+    )
+    assert cli.main(["init", "photos", "--name", "shop", "--quick", "--follow-links"]) == 0
+    assert "of 4 classes" in capsys.readouterr().out
+    assert load(Params, "params.yaml").data.on_request["shop"].options["follow_links"] is True
+
+
 def test_class_folders_that_lie_one_folder_deeper_are_found(project, capsys):
     photos(project / "archive" / "images")
     (project / "archive/README.txt").write_text("about")

@@ -101,7 +101,7 @@ def test_a_torch_dataset_is_a_gallery(model):
     assert gallery.class_names == ["0", "1", "0", "1", "0"]
 
 
-def test_links_out_of_the_folder_are_not_followed_and_said(model, photos, tmp_path, caplog):
+def test_links_out_of_the_folder_are_not_followed_unless_told_to(model, exported, tmp_path, caplog, capsys):
     from PIL import Image
 
     (tmp_path / "in").mkdir()
@@ -112,6 +112,9 @@ def test_links_out_of_the_folder_are_not_followed_and_said(model, photos, tmp_pa
     (tmp_path / "in" / "d.png").symlink_to("/nowhere/at/all")
     assert probmetric.Gallery.create(model, tmp_path / "in").paths == [str(tmp_path / "in" / "a.png")]
     assert f"left out: 3 link(s) that lead out of {tmp_path}/in, or nowhere, such as {tmp_path}/in/b.png" in caplog.text
+    followed = ["--gallery", str(tmp_path / "g"), "--follow-links", "--on-error", "skip"]
+    assert cli.main(["index", str(exported[PLAIN]), str(tmp_path / "in"), *followed]) == 0
+    assert "2 images (2 added, 0 removed, 2 left out)" in capsys.readouterr().out
 
 
 def test_a_name_that_is_no_utf8_can_be_stored(model, photos, tmp_path):

@@ -336,6 +336,7 @@ def add_promise(command: argparse.ArgumentParser) -> None:
 def add_on_error(command: argparse.ArgumentParser) -> None:
     """Add the argument that says what is done with images that cannot be read."""
     command.add_argument("--on-error", choices=["raise", "skip"], default="raise", help="what is done with bad images")
+    command.add_argument("--follow-links", action="store_true", help="also images that links in a folder lead to")
 
 
 def add_threads(command: argparse.ArgumentParser) -> None:

@@ -98,7 +98,7 @@ def init(options: argparse.Namespace) -> None:
                 options.data,
                 options.name,
                 split=options.split,
-                options={"on_error": options.on_error, **columns},
+                options={"on_error": options.on_error, "follow_links": options.follow_links, **columns},
                 extent=options.extent,
                 scratch=options.scratch,
                 network=options.network or own_data.NETWORK,

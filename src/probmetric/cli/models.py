@@ -64,7 +64,7 @@ def index(options: argparse.Namespace) -> None:
         removed = gallery.remove(options.remove) if options.remove else 0
         if model is not None:
             for place in options.images:
-                added += gallery.add(model, _items(place, options.splits), on_error=options.on_error)
+                added += gallery.add(model, _items(place, options), on_error=options.on_error)
                 problems += gallery.problems
         if gallery.labelled and len(gallery) <= LEARNT:
             _ = gallery.trust
@@ -77,7 +77,7 @@ def vectors(options: argparse.Namespace) -> None:
     """Run `probmetric vectors`."""
     _check_splits(options.splits)
     serving.check_vectors_file(options.output)
-    model, items = _load(options, options.model), _items(options.images, options.splits)
+    model, items = _load(options, options.model), _items(options.images, options)
     count, problems = serving.write_vectors(model, items, options.output, on_error=options.on_error)
     _tell(problems)
     left = f", {len(problems)} left out" if problems else ""
@@ -139,12 +139,12 @@ def certify(options: argparse.Namespace) -> None:
     print(harmless(vectors_command.sentence(certificate, folder)))
 
 
-def _items(place: Path, splits: Sequence[str]) -> LooseImages:
+def _items(place: Path, options: argparse.Namespace) -> LooseImages:
     """Open images of a prepared dataset (its folder, or its name below data/prepared), of a folder, or of one file."""
     for folder in (place, Path("data/prepared") / place):
         if (folder / "manifest.parquet").is_file():
-            return prepared_images(folder, splits)
-    return loose_images(place if place.is_dir() else in_folders([place]).images)
+            return prepared_images(folder, options.splits)
+    return in_folders([place], follow_links=options.follow_links)
 
 
 def _check_splits(splits: Sequence[str]) -> None:

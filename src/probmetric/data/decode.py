@@ -21,9 +21,12 @@ The counts are in summary.json. There is no silent fallback: a black image never
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import importlib.util
 import io
+import os
+import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -79,10 +82,16 @@ class Decoded(NamedTuple):
 def decode_file(path: Path, *, mode: Mode = "RGB", shorter_side: int | None = None) -> Decoded:
     """Decode an image file; see `decode`."""
     with refusing(f"{path} cannot be read", "the dataset is incomplete", OSError, ValueError):
-        if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe or device could be read for ever
-            raise DataError(f"{path} is no regular file; name image files.")
-        data = path.read_bytes()
+        data = content(path)
     return decode(data, str(path), mode=mode, shorter_side=shorter_side)
+
+
+def content(path: str | Path) -> bytes:
+    """Read a file; a pipe, which would be waited for, and a device, which may have no end, are errors."""
+    with open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.ENXIO, "it is a pipe, a socket or a device")
+        return file.read()
 
 
 def decode(data: bytes, name: str, *, mode: Mode = "RGB", shorter_side: int | None = None) -> Decoded:

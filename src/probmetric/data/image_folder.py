@@ -195,19 +195,24 @@ def _walked(root: Path, follow: bool) -> tuple[list[str], list[str]]:
     real = root.resolve()
     paths: list[str] = []
     links_out: list[str] = []
-    waiting = [""]
+    waiting = [("", (real,))]
     while waiting:
-        below = waiting.pop()
+        below, above = waiting.pop()
         for entry in _entries(root / below):
             path = f"{below}/{entry.name}".removeprefix("/")
-            link = entry.is_symlink()
-            if _is_folder(entry):
-                if not link or _may_enter(Path(entry.path), real, follow):
-                    waiting.append(path)
-                elif not _inside(Path(entry.path), real):
-                    links_out.append(path)
-            elif entry.name.lower().endswith(PICTURES):
-                (paths if not link or follow or _inside(Path(entry.path), real) else links_out).append(path)
+            link = Path(entry.path) if entry.is_symlink() else None
+            inside = link is None or _inside(link, real)
+            if not _is_folder(entry):
+                if entry.name.lower().endswith(PICTURES):
+                    (paths if inside or follow else links_out).append(path)
+            elif link is None:
+                waiting.append((path, above))
+            elif not (inside or follow):
+                links_out.append(path)
+            else:
+                target, seen = link.resolve(), (*above, link.parent.resolve())
+                if not any(place.is_relative_to(target) for place in seen):  # back to where we come from: without end
+                    waiting.append((path, seen))
     return paths, links_out
 
 
@@ -233,12 +238,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # links in a circle
         return False
-
-
-def _may_enter(link: Path, root: Path, follow: bool) -> bool:
-    """Say whether a link to a folder is followed: not into a folder that holds the link, which would never end."""
-    target = link.resolve()
-    return (follow or target.is_relative_to(root)) and not link.parent.resolve().is_relative_to(target)
 
 
 def _inside(link: Path, root: Path) -> bool:

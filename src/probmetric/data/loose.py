@@ -146,10 +146,10 @@ def _source(images: Any) -> LooseImages:
     return LooseImages(listed, [named(image, number) for number, image in enumerate(listed)], [""] * len(listed))
 
 
-def in_folders(places: Sequence[Path]) -> LooseImages:
+def in_folders(places: Sequence[Path], *, follow_links: bool = False) -> LooseImages:
     """Return files, and files of folders, whose class is the folder below the one named, or below that of a split.
 
-    Links that lead out of a folder, or nowhere, are left out with a warning.
+    Unless they are followed, links that lead out of a folder, or nowhere, are left out with a warning.
 
     Raises:
         DataError: there is no such place, or a folder holds no image.
@@ -163,12 +163,12 @@ def in_folders(places: Sequence[Path]) -> LooseImages:
             files.append(place)
             classes.append("")
             continue
-        folder = read_image_folder(place)
+        folder = read_image_folder(place, follow_links=follow_links)
         for note in folder.notes:
             log.info("%s: %s", place, note)
         if folder.links_out:
             left, example = len(folder.links_out), place / folder.links_out[0]
-            why = "lead out of %s, or nowhere, such as %s; copy the images."
+            why = "lead out of %s, or nowhere, such as %s; copy the images, or `probmetric index --follow-links`."
             log.warning("left out: %d link(s) that " + why, left, place, example)
         files += [place / image.path for image in folder.images]
         classes += [_storable(image.class_name) for image in folder.images]

@@ -27,7 +27,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from probmetric.data.decode import Mode, as_png, decode, plain_jpeg_shape
+from probmetric.data.decode import Mode, as_png, content, decode, plain_jpeg_shape
 from probmetric.data.image_file import Stored
 from probmetric.data.manifest import DataError, refusing, text
 from probmetric.data.near import mark_of
@@ -69,7 +69,7 @@ class ImageFiles:
         """Read image `row`."""
         path = f"{self.root}/{text(self.paths[row])}"  # a Path each costs as much as hashing the file
         with refusing(f"{path} cannot be read", "the dataset is incomplete", OSError):
-            data = _content(path)
+            data = content(path)
         if self.store == "files":
             return self._as_file(data, path)
         pixels, remarks = decode(data, path, mode=self.mode, shorter_side=self.shorter_side or None)
@@ -85,16 +85,6 @@ class ImageFiles:
             return Stored(np.frombuffer(data, dtype=np.uint8), shape)
         pixels, remarks = decode(data, path, mode=self.mode)
         return Stored(np.frombuffer(as_png(pixels), dtype=np.uint8), _shape(pixels), remarks)
-
-
-def _content(path: str) -> bytes:
-    with open(path, "rb", buffering=0, opener=_at_once) as file:
-        return file.read()
-
-
-def _at_once(path: str, flags: int) -> int:
-    """Open without waiting: a pipe among the images is empty instead of holding everything up."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _shape(pixels: np.ndarray) -> tuple[int, int, int]:

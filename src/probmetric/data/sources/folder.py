@@ -48,7 +48,7 @@ class Folder(OwnImages):
             shown = ", ".join(folder.links_out[:3])
             raise DataError(
                 f"{folder.root}: {len(folder.links_out)} link(s) lead out of the folder, or nowhere ({shown}); copy "
-                "the images, or set follow_links: true."
+                "the images, or follow links: --follow-links, or follow_links: true in params.yaml."
             )
         images = self._usable(folder, files.notes)
         paths, names, splits, groups = (strings(list(column)) for column in zip(*images, strict=True))
