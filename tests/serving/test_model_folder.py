@@ -110,9 +110,10 @@ def test_tensors_of_any_precision_are_images(model, kind):
     torch.testing.assert_close(found[0], found[1])
 
 
-def test_all_bad_images_are_named_at_once(model):
-    with pytest.raises(ProbMetricError, match=r"2 of 3 images(.|\n)*a\.png(.|\n)*b\.png"):
-        model.embed(["a.png", np.zeros((32, 32), np.uint8), "b.png"])
+def test_all_bad_images_are_named_at_once_with_what_to_do(model, tmp_path):
+    (tmp_path / "b.psd").write_bytes(b"8BPS")
+    with pytest.raises(ProbMetricError, match=r"2 of 3 images(.|\n)*a\.png(.|\n)*b\.psd.*convert it to JPEG or PNG"):
+        model.embed(["a.png", np.zeros((32, 32), np.uint8), tmp_path / "b.psd"])
 
 
 def test_the_card_says_data_protocol_metrics_and_licence(project, tmp_path):

@@ -189,9 +189,9 @@ def _not_read(data: bytes, name: str) -> str:
     if not data:
         return "is empty; get the dataset again"
     if kind in NEEDED and NEEDED[kind][0] not in _formats():
-        return f"cannot be read; {NEEDED[kind][1]}, or {CONVERT}"
+        return f"cannot be read: {NEEDED[kind][1]}, or {CONVERT}"
     if kind in UNREAD_KINDS:
-        return f"is of a kind that is not read ({kind}); {CONVERT}"
+        return f"is of a kind that is not read ({kind}): {CONVERT}"
     return f"is no image (it begins with {data[:8]!r}); get the dataset again"
 
 

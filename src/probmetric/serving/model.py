@@ -144,7 +144,9 @@ class Model:
         problems = named_problems(images, unreadable)
         kept = np.array([row for row in range(len(images)) if row not in unreadable], dtype=np.int64)
         if problems and (on_error == "raise" or not len(kept)):
-            raise problem_list(problems, len(images), "mend or remove them, or leave them out (on_error: skip)")
+            raise problem_list(
+                problems, len(images), "mend or remove them; index and vectors can leave them out (on_error: skip)"
+            )
         return Embedded(predictor.describe(parts), kept, problems, np.concatenate(seen))
 
     def looks(self, images: Sequence[Any]) -> np.ndarray:
