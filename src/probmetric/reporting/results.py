@@ -16,11 +16,12 @@ contributions  what each unit contributes (U,), with the metric as mean; None li
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isnan
 from pathlib import Path
 from statistics import fmean
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -66,6 +67,7 @@ def plays(method: str, part: str) -> bool:
     return method.removesuffix(f"-{AS_PUBLISHED}") == part
 
 
+_Row = dict[Hashable, Any]
 Measured = dict[str, dict[str, dict[str, Series]]]  # dataset with its noise -> method -> metric -> series
 
 
@@ -204,12 +206,17 @@ def by_method(table: pd.DataFrame, expected: Iterable[RunKey]) -> Measured:
     for key in keys.values():
         measured.setdefault(key.data, {}).setdefault(key.variant, {})
     shown = table[table["value"].notna() & table["run"].isin(list(keys))].sort_values("seed", kind="stable")
-    places = [shown["run"].map({run: getattr(key, part) for run, key in keys.items()}) for part in ("data", "variant")]
-    for (data, metric), rows in shown.groupby([places[0], "metric"], sort=False):
+    units: dict[tuple[str, str], list[_Row]] = defaultdict(list)
+    by_seed: dict[tuple[str, str, str], list[_Row]] = defaultdict(list)
+    for row in shown.assign(kept=shown["contributions"].notna()).to_dict("records"):
+        data, variant = keys[row["run"]].data, keys[row["run"]].variant
+        by_seed[data, variant, row["metric"]].append(row)
+        if row["kept"]:
+            units[data, row["metric"]].append(row)
+    for (data, metric), rows in units.items():
         _check_units(rows, f"{metric} on {data}")
-    for (_, _, metric), rows in shown.groupby([*places, "metric"], sort=False):
-        key = keys[rows["run"].iloc[0]]
-        measured[key.data][key.variant][str(metric)] = _series(rows, key)
+    for (data, variant, metric), rows in by_seed.items():
+        measured[data][variant][metric] = _series(rows, keys[rows[0]["run"]])
     for methods in measured.values():
         for series_of in methods.values():
             series_of |= {name: each for name, each in _ood_means(series_of).items() if name not in series_of}
@@ -256,34 +263,30 @@ def _value_per_split(splits: Sequence[Series], labels: Sequence[int]) -> Series:
     )
 
 
-def _check_units(rows: pd.DataFrame, where: str) -> None:
+def _check_units(kept: Sequence[_Row], where: str) -> None:
     """Raise a FileError where two runs' contributions are of different units: their differences would mean nothing."""
-    kept = rows[rows["contributions"].notna()]
-    for run, labels, values in zip(kept["run"], kept["unit_labels"], kept["contributions"], strict=True):
-        first, expected = kept["run"].iloc[0], kept["unit_labels"].iloc[0]
+    first, expected = kept[0]["run"], kept[0]["unit_labels"]
+    for row in kept:
+        labels, values = row["unit_labels"], row["contributions"]
         if len(labels) != len(values) or not np.array_equal(labels, expected):
             raise FileError(
-                f"{where}: {run} was measured on {len(labels)} units and has {len(values)} contributions, {first} on "
-                f"{len(expected)}, and these are not the same units in the same order; delete made/evaluate.json of "
-                "the run whose data are old and run it again."
+                f"{where}: {row['run']} was measured on {len(labels)} units and has {len(values)} contributions, "
+                f"{first} on {len(expected)}, and these are not the same units in the same order; delete "
+                "made/evaluate.json of the run whose data are old and run it again."
             )
 
 
-def _series(rows: pd.DataFrame, key: RunKey) -> Series:
+def _series(rows: Sequence[_Row], key: RunKey) -> Series:
     """Return one metric of one method: its rows, one per seed."""
-    last = next(iter(cast("Iterable[Any]", rows.iloc[-1:].itertuples())))
-    kept, estimated = rows[rows["contributions"].notna()], rows[rows["unit_error"].notna()]
+    kept, estimated = [row for row in rows if row["kept"]], [row for row in rows if not isnan(row["unit_error"])]
     return Series(
         key=key,
-        fidelity=AS_PUBLISHED if key.method.endswith(f"-{AS_PUBLISHED}") else last.fidelity,
-        values=dict(zip(rows["seed"].tolist(), rows["value"].tolist(), strict=True)),
-        contributions={
-            seed: np.asarray(values, dtype=np.float64)
-            for seed, values in zip(kept["seed"].tolist(), kept["contributions"], strict=True)
-        },
-        errors=dict(zip(estimated["seed"].tolist(), estimated["unit_error"].tolist(), strict=True)),
-        units=int(estimated["unit_count"].min()) if len(estimated) else 0,
-        unit_labels=tuple(kept["unit_labels"].iloc[0]) if len(kept) else (),
+        fidelity=AS_PUBLISHED if key.method.endswith(f"-{AS_PUBLISHED}") else rows[-1]["fidelity"],
+        values={row["seed"]: row["value"] for row in rows},
+        contributions={row["seed"]: np.asarray(row["contributions"], dtype=np.float64) for row in kept},
+        errors={row["seed"]: row["unit_error"] for row in estimated},
+        units=min((int(row["unit_count"]) for row in estimated), default=0),
+        unit_labels=tuple(kept[0]["unit_labels"]) if kept else (),
     )
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from probmetric.runs.folder import RunFolder
 
 _POINTS, _CLASSES, _SIZE = 800, 40, 0.025
+_EXACT = 300  # rows: below, exact t-SNE is quicker, and needs no threads that wait for one another
 _SPHERE_POINTS, _SPHERE_COLUMNS = 2000, 3
 
 
@@ -63,8 +64,8 @@ def project(mean: np.ndarray) -> np.ndarray:
     if len(mean) > 10:
         from sklearn.manifold import TSNE
 
-        perplexity = min(30.0, (len(mean) - 1) / 3)
-        places = TSNE(perplexity=perplexity, init="pca", random_state=0, n_jobs=1).fit_transform(mean)
+        perplexity, method = min(30.0, (len(mean) - 1) / 3), "exact" if len(mean) <= _EXACT else "barnes_hut"
+        places = TSNE(perplexity=perplexity, init="pca", random_state=0, n_jobs=1, method=method).fit_transform(mean)
     low, high = places.min(axis=0), places.max(axis=0)
     return (places - low) / np.maximum(high - low, 1e-12)
 
