@@ -44,7 +44,7 @@ def certify(options: argparse.Namespace) -> None:
     part, queries = calibrating(Path(options.model), options.gallery, **_columns(options))
     calibrates = part if queries is None else queries
     warn_of_bursts(calibrates)
-    if calibrates.rows.dtype != np.float32:
+    if calibrates.rows.dtype != np.float32 and part.found is None:
         log.info("vectors are stored as %s; what is certified are answers by these", calibrates.rows.dtype)
     gallery, folder = gallery_of(part), gallery_folder(part.file)
     calibration = () if queries is None else (queries.rows, queries.labels)
@@ -124,7 +124,8 @@ def search(options: argparse.Namespace) -> None:
         raise ServingError("--group goes into the column `group` of --csv, for `probmetric monitor --group group`.")
     answers, groups = [], list[str]()
     for file in files:
-        queries = read_vectors(file, group=options.group if options.csv else "")
+        read = read_vectors(file, group=options.group if options.csv else "")
+        queries = read.found or read
         groups += [] if queries.groups is None else [str(group) for group in queries.groups]
         answers += gallery.search(queries.rows, k=options.k, names=queries.names, **rules)
     said = as_csv(answers, groups or None).rstrip() if options.csv else as_text(answers)

@@ -30,7 +30,7 @@ from probmetric.io.folders import claim_folder
 from probmetric.metrics.arrays import row_norms
 from probmetric.retrieval.match import Match, find_match
 from probmetric.retrieval.neighbours import search
-from probmetric.serving import gallery_files, gallery_trust
+from probmetric.serving import gallery_files, gallery_trust, lists
 from probmetric.serving.frames import is_frame, vectors_and_names
 from probmetric.serving.gallery_files import GALLERY, INDEX, TRAINED, Content
 from probmetric.serving.gallery_trust import VOTES, Trust
@@ -39,7 +39,15 @@ from probmetric.serving.search import Answer, Queries, Rules, answers
 from probmetric.trust.answers import Answers
 from probmetric.trust.certificates import Certificate, CertificateError, class_importance
 from probmetric.trust.copies import distinct
-from probmetric.trust.deployed import ASKED, SAME, calibration_answers, certify_record, check_held_out, records_digest
+from probmetric.trust.deployed import (
+    ASKED,
+    SAME,
+    calibration_answers,
+    certify_record,
+    check_held_out,
+    records_digest,
+    shows_some,
+)
 from probmetric.trust.p_right import PRight, fit_p_right
 
 if TYPE_CHECKING:
@@ -47,6 +55,7 @@ if TYPE_CHECKING:
 
 NUMBERED = re.compile(r"image \d+")  # what has no name is called so
 OnError = Literal["raise", "skip"]
+ELSEWHERE = "searched elsewhere, lists of "
 FITTED = 0.2  # share of the gallery's own answers that P(right) is fitted to; the others are certified
 
 log = logging.getLogger(__name__)
@@ -135,6 +144,30 @@ class Gallery:
         return gallery
 
     @classmethod
+    def from_labels(
+        cls, labels: Sequence[Any] | np.ndarray, paths: Sequence[str] | None = None, *, depth: int = 0
+    ) -> Gallery:
+        """Return a gallery of images that an index of your own searches; its queries are what that found (`lists`).
+
+        Args:
+            labels: classes of the images (N,).
+            paths: their names (N,), by default their numbers.
+            depth: 0: queries come as similarities (Q, N); k: as pairs of scores and indices (Q, k), the best first.
+
+        Raises:
+            ServingError: a depth of 1, or another number of paths.
+        """
+        if depth and not 2 <= depth <= len(labels):
+            raise ServingError(f"depth is {depth}: expected 0 for similarities, or 2 to {len(labels)} for lists.")
+        if 0 < depth < min(VOTES, len(labels)):
+            log.warning("lists of %d: disagreement and entropy are of so few votes; %d are usual", depth, VOTES)
+        gallery, count = cls(Content.empty(f"{ELSEWHERE}{depth}")), len(labels)
+        names = [f"image {number}" for number in range(count)] if paths is None else [str(path) for path in paths]
+        nothing = np.zeros((count, 0), dtype=np.float32)
+        gallery.take(nothing, np.zeros(count, dtype=np.float32), names, [str(label) for label in labels])
+        return gallery
+
+    @classmethod
     def open(cls, folder: str | Path) -> Gallery:
         """Return a stored gallery; its vectors stay on disk and are read when they are searched.
 
@@ -211,6 +244,15 @@ class Gallery:
         return self._digest
 
     @property
+    def elsewhere(self) -> bool:
+        """Whether an index of the user's own searches the images: there are no vectors."""
+        return self.model.startswith(ELSEWHERE)
+
+    def _found(self, found: Any) -> np.ndarray:
+        """Return what the index of a gallery `elsewhere` found, checked."""
+        return lists.checked(found, len(self), int(self.model.removeprefix(ELSEWHERE)))
+
+    @property
     def knows_p_right(self) -> bool:
         """Whether P(right) was learnt already, by `trust` or `certify`."""
         return self._trust is not None and self._trust.p_right is not None
@@ -218,6 +260,8 @@ class Gallery:
     @property
     def trust(self) -> Trust:
         """What the gallery's images, each asked among the others, say of its answers; computed once."""
+        if self.elsewhere:
+            return Trust(None, np.empty(0))
         if self._trust is None:
             self._trust = gallery_trust.learn(lambda: self.left_out, self.record["mean"])
         return self._trust
@@ -229,6 +273,10 @@ class Gallery:
         Raises:
             CertificateError: images without a class, one class, or no image that can calibrate.
         """
+        if self.elsewhere:
+            raise CertificateError(
+                "this gallery has no vectors: certify it with what its index found for labelled queries."
+            )
         if self._left_out is None:
             trained = np.array([use == TRAINED for use in self._content.uses], dtype=bool)
             mean = self.record["mean"]
@@ -240,6 +288,8 @@ class Gallery:
     def asked(self, model: Embedder | None, images: Any, class_names: Sequence[str] | None = None) -> Answers:
         """Return the answers to labelled images, or vectors, that are not in the gallery; arguments as of `certify`."""
         queries, labels = self._calibration(model, images, class_names)
+        if self.elsewhere:
+            return lists.asked(queries["found"], labels, self.labels)[0]
         return calibration_answers(self.record, self.labels, queries, labels)
 
     def check_model(self, model: Embedder) -> None:
@@ -428,6 +478,8 @@ class Gallery:
             queries: unit rows `mean` (Q, M) and `uncertainty` (Q,).
             k: nearest images to be shown.
         """
+        if self.elsewhere:
+            return lists.match_of(queries["found"], self.labels, max(k, VOTES))
         tensors, count = self.record, max(k, VOTES)
         record = {**tensors, "mean": [tensors["mean"]]}  # in parts: rows are checked where they are found
         if self.labelled:
@@ -447,7 +499,7 @@ class Gallery:
         """Return the nearest images of each vector, and how far the answer can be trusted.
 
         Args:
-            vectors: (Q, M) embeddings by the gallery's model.
+            vectors: (Q, M) embeddings by the gallery's model; of a gallery `from_labels` what its index found.
             k: matches per vector.
             risk: answer only so that at most this share of the answers given is wrong, by a certificate of this
                 gallery; a certificate means its own risk and confidence.
@@ -458,16 +510,18 @@ class Gallery:
             ServingError: another number of dimensions or names, or a vector without a direction.
             CertificateError: no certificate for this risk and gallery.
         """
-        rows = directions(vectors)
-        if len(self) and rows.shape[1] != self.dim:
+        rows = self._found(vectors) if self.elsewhere else directions(vectors)
+        if len(self) and rows.shape[1] != self.dim and not self.elsewhere:
             raise ServingError(f"vectors of {rows.shape[1]} dimensions; the gallery has {self.dim}.")
+        if self.elsewhere and rules.get("strangers"):
+            raise ServingError("this gallery has no vectors: how far its images lie apart is not known.")
         if isinstance(risk, Certificate):
             rules = {"confidence": risk.confidence, **rules}
             risk = risk.risk
         called = [f"query {number}" for number in range(len(rows))] if names is None else list(names)
         if len(called) != len(rows):
             raise ServingError(f"{len(called)} names for {len(rows)} vectors; give one each.")
-        record = {"mean": rows, "uncertainty": np.zeros(len(rows), dtype=np.float32)}
+        record = {"found" if self.elsewhere else "mean": rows, "uncertainty": np.zeros(len(rows), dtype=np.float32)}
         looks = np.empty((len(rows), 0), dtype=np.float32)
         return answers(self, Queries(called, record, looks), k, Rules(risk, **rules))
 
@@ -549,8 +603,13 @@ class Gallery:
             judged, mean, labels = self.left_out, self.record["mean"], self.labels
             unit = "query" if len(self) > ASKED else "auto"  # those asked are drawn from all: so are their classes
             if score in ("", "p_right"):
-                judged, p_right = _with_p_right(judged)
+                judged, p_right, _ = _with_p_right(judged)
                 by = p_right or by
+        elif self.elsewhere:
+            judged, p_right, groups, mean, labels = self._judged_elsewhere(
+                images, class_names, groups, score in ("", "p_right")
+            )
+            by, unit = p_right or by, "auto"
         else:
             queries, labels = self._calibration(model, images, class_names)
             mean, unit = queries["mean"], "auto"
@@ -561,8 +620,8 @@ class Gallery:
         facts: dict[str, Any] = {"confidence": confidence, "gallery": self.digest, "weights": self.model}
         facts |= {"calibration": records_digest(mean, labels)} | ({} if groups is None else {"groups": groups})
         record, classes = judged.tensors(), self.labels
-        if shares is not None:
-            facts["importance"] = class_importance(self._names_of(record["label"]), shares)
+        weighed = shares is not None
+        facts |= {"importance": class_importance(self._names_of(record["label"]), shares)} if weighed else {}
 
         def certified(risk: float) -> Certificate:
             called = "p_right" if isinstance(by, PRight) else by
@@ -576,6 +635,24 @@ class Gallery:
 
         return certified
 
+    def _judged_elsewhere(
+        self, images: Any, class_names: Sequence[str] | None, groups: Any, with_p_right: bool
+    ) -> tuple[Answers, PRight | None, Any, np.ndarray, np.ndarray]:
+        """Return the answers of a gallery `elsewhere` to be certified, P(right) fitted to others if that is asked for.
+
+        Returns:
+            answers, P(right) or None, groups of the answers or None, and what was found and the labels of all queries.
+        """
+        queries, labels = self._calibration(None, images, class_names)
+        judged, once = lists.asked(queries["found"], labels, self.labels)
+        groups = None if groups is None else _as_many(groups, len(labels))[once]
+        found, labels, p_right = queries["found"].reshape(len(labels), -1)[once], labels[once], None
+        if with_p_right:
+            by_class = groups is None and shows_some(labels, self.labels)
+            judged, p_right, kept = _with_p_right(judged, labels if by_class else groups)
+            groups = None if groups is None else groups[kept]
+        return judged, p_right, groups, found, labels
+
     def _names_of(self, labels: np.ndarray) -> np.ndarray:
         """Return the names of classes by number (Q,)."""
         names = dict(zip(self.labels.tolist(), self.class_names, strict=True))
@@ -586,6 +663,11 @@ class Gallery:
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Embed calibration images and number their classes (Q,) as the gallery's; -1 for a class of none."""
         numbers = dict(zip(self.class_names, self.labels, strict=True))
+        if self.elsewhere:
+            found, names = self._found(images), [] if class_names is None else class_names
+            if len(names) != len(found):
+                raise CertificateError(f"{len(names)} class names for {len(found)} calibration queries; give one each.")
+            return {"found": found}, np.array([numbers.get(str(name), -1) for name in names])
         if model is None and self.model:
             raise ServingError("name the gallery's model to certify with images: certify(model, images, risk=...).")
         if model is None:
@@ -682,17 +764,19 @@ def _digest(place: str) -> str:
     return hashlib.sha256(os.fsencode(place)).hexdigest()
 
 
-def _with_p_right(answers: Answers) -> tuple[Answers, PRight | None]:
-    """Return answers to be certified, and P(right) fitted to others, a random fifth of all.
+def _with_p_right(answers: Answers, groups: np.ndarray | None = None) -> tuple[Answers, PRight | None, np.ndarray]:
+    """Return answers to be certified, P(right) fitted to others, a random fifth of all or of `groups`, and which.
 
     Where a fifth is all right or all wrong: all answers, and None.
     """
-    fitted = np.random.default_rng(0).random(len(answers.right)) < FITTED
+    count = len(answers.right)
+    numbers = np.arange(count) if groups is None else np.unique(groups, return_inverse=True)[1]
+    fitted = (np.random.default_rng(0).random(numbers.max() + 1) < FITTED)[numbers]
     right = answers.right[fitted]
     if not 0 < right.sum() < len(right):
-        return answers, None
+        return answers, None, np.ones(count, dtype=bool)
     p_right = fit_p_right({name: doubt[fitted] for name, doubt in answers.free.items()}, right)
-    return answers.rows(~fitted), p_right
+    return answers.rows(~fitted), p_right, ~fitted
 
 
 def _stacked_looks(before: np.ndarray, after: np.ndarray) -> np.ndarray:

@@ -6,6 +6,13 @@
     split             gallery | calibration (or query); without it all rows are the gallery
     group             what rows come from together: a person, a walk, a burst; used where it is asked for
 
+In place of vectors stands what an index of the user's own found for Q queries in a gallery of N (`lists`):
+
+    similarities      (Q, N) cosines; or scores and indices (Q, k), the best first
+    labels            class of each image of the gallery (N,); in Parquet, in the CSV file of the same name
+    query_labels      class of each query (Q,); without it each image of the gallery asked among the others
+    group, split      of the queries; path and query_path name both
+
 A faiss index (.faiss, .index) holds vectors, and the CSV file of the same name the other columns. A frame of pandas,
 Arrow or DuckDB has the same columns.
 
@@ -28,6 +35,7 @@ from probmetric.data.sources.embeddings import arrays_of
 from probmetric.data.sources.table import columns_of
 from probmetric.errors import ServingError
 from probmetric.io import present
+from probmetric.serving import lists
 from probmetric.serving.frames import LABELS, NAMES, VECTORS, column_of
 from probmetric.serving.gallery import Gallery, directions
 from probmetric.serving.gallery_files import INDEX
@@ -37,6 +45,7 @@ from probmetric.trust.copies import SEEN, burst_sentence, copies_of
 log = logging.getLogger(__name__)
 FAISS = (".faiss", ".index")
 FILES = (".parquet", ".npz", ".npy", ".safetensors", *FAISS)
+SIMILARITIES, SCORES, INDICES, QUERY_LABELS = "similarities", "scores", "indices", ("query_labels", "query_label")
 HELD_OUT = 3  # one group of so many calibrates
 GALLERY_SPLITS, QUERY_SPLITS = ("gallery", "reference", "index"), ("calibration", "query", "queries", "probe")
 
@@ -53,6 +62,8 @@ class Vectors:
         splits: split of each row (N), "" where the file has no such column.
         groups: what rows come from together (N,); None where nobody asked.
         columns: names of the columns of the file.
+        found: the queries of an index of the user's own, whose rows are what it found; None in a file of vectors.
+        depth: length of its lists, 0 of similarities.
     """
 
     file: Path
@@ -62,6 +73,8 @@ class Vectors:
     splits: list[str]
     groups: np.ndarray | None = None
     columns: tuple[str, ...] = ()
+    found: Vectors | None = None
+    depth: int = 0
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -89,6 +102,8 @@ class Vectors:
         Raises:
             ServingError: the splits name a gallery or queries only.
         """
+        if self.found is not None:
+            return self._among_others() if not any(self.found.labels) else (self, self.found)
         if not any(self.splits):
             return self, None
         gallery, queries = self.of(GALLERY_SPLITS), self.of(QUERY_SPLITS)
@@ -98,6 +113,20 @@ class Vectors:
                 "'calibration' (or 'query'), or no column `split`."
             )
         return gallery, queries
+
+    def _among_others(self) -> tuple[Vectors, Vectors]:
+        """Return the gallery, and its images as queries that do not find themselves.
+
+        Raises:
+            ServingError: the queries are others, or their lists are too short.
+        """
+        assert self.found is not None
+        if len(self.found) != len(self):
+            raise ServingError(f"{self.file}: {len(self.found)} queries without `query_labels`, {len(self)} images.")
+        found = lists.checked(self.found.rows, len(self), self.depth)
+        rows, asks = lists.among_others(found, np.array(self.labels))
+        queries = replace(self.found, rows=rows, labels=self.labels, names=self.names).rows_where(asks)
+        return replace(self, depth=rows.shape[1] if self.depth else 0), queries
 
 
 def is_vectors(place: str | Path) -> bool:
@@ -140,6 +169,8 @@ def vectors_of(
     Raises:
         DataError: a column is missing or has another length.
     """
+    if SIMILARITIES in columns or SCORES in columns:
+        return _found_of(columns, file, label=label, group=group)
     vector = next((name for name in VECTORS if name in columns), "")
     if not vector or columns[vector].ndim != 2:
         raise DataError(f"{file} holds {', '.join(columns)}; expected a column `vector` of lists of one length.")
@@ -157,6 +188,39 @@ def vectors_of(
         None if groups is None else np.array(groups),
         tuple(columns),
     )
+
+
+def _found_of(columns: Mapping[str, np.ndarray], file: Path, *, label: str, group: str) -> Vectors:
+    """Return the gallery in some columns, whose queries come with what an index found for each of them."""
+    if SIMILARITIES in columns:
+        rows = columns[SIMILARITIES]
+    elif INDICES in columns:
+        rows = lists.joined(columns[SCORES], columns[INDICES])
+    else:
+        raise DataError(f"{file} holds scores, but no `indices`: which gallery rows they are of.")
+    listing = file.with_suffix(".csv")
+    if file.suffix == ".parquet" and listing.is_file():
+        columns = {**columns, **columns_of(listing)}
+    name = label or next((name for name in LABELS if name in columns), "")
+    count, asked = len(columns[name]) if name in columns else 0, len(rows)
+    labels, names = column_of(file, columns, name, (), count), column_of(file, columns, "", NAMES, count)
+    queries, called = (column_of(file, columns, "", each, asked) for each in (QUERY_LABELS, ("query_path",)))
+    splits = column_of(file, columns, "", ("split",), asked)
+    groups = column_of(file, columns, group, (), asked) if group else None
+    found = Vectors(
+        file,
+        rows,
+        queries or [""] * asked,
+        called or [f"query {row}" for row in range(asked)],
+        splits or [""] * asked,
+        None if groups is None else np.array(groups),
+        tuple(columns),
+    )
+    if splits:
+        found = found.of(QUERY_SPLITS)
+    depth = rows.shape[1] if rows.ndim == 3 else 0
+    nothing, called = np.empty((count, 0), dtype=np.float32), [f"{file.stem}/{row}" for row in range(count)]
+    return Vectors(file, nothing, labels or [], names or called, [""] * count, None, tuple(columns), found, depth)
 
 
 def _of_faiss(file: Path) -> dict[str, np.ndarray]:
@@ -200,10 +264,15 @@ def calibrating(
         CertificateError: the model was trained on all queries.
     """
     vectors = read_vectors(file, label=label, group=group)
+    if vectors.found is not None and trained_on:
+        raise ServingError(f"{file} has no vectors to be compared with --trained-on: leave those queries out of it.")
     trained = read_vectors(trained_on, label=label) if trained_on else None
     gallery, calibration = vectors.parts
     if queries is not None:
         calibration = read_vectors(queries, label=label, group=group)
+        if (calibration.found is None) != (vectors.found is None):
+            raise ServingError(f"{file} and {queries} are vectors and what an index found; expected two of one kind.")
+        calibration = calibration.found or calibration
     elif calibration is None and (group or trained is not None):
         gallery, calibration = held_out(vectors, trained)
         log.info("%d rows calibrate, chosen with seed 0; the other %d are the gallery", len(calibration), len(gallery))
@@ -215,7 +284,8 @@ def calibrating(
 def warn_of_bursts(vectors: Vectors) -> None:
     """Say where rows that calibrate look as if they came together, and nobody names what they come from."""
     if vectors.groups is None and any(vectors.labels):
-        some = directions(vectors.rows[:SEEN]), np.array(vectors.labels[:SEEN])
+        found = INDICES in vectors.columns or SIMILARITIES in vectors.columns
+        some = (np.ones((1, 1)), None) if found else (directions(vectors.rows[:SEEN]), np.array(vectors.labels[:SEEN]))
         sentence = burst_sentence(*some, vectors.columns)
         if sentence:
             log.warning("%s: %s (--group COLUMN)", vectors.file, sentence)
@@ -284,8 +354,11 @@ def gallery_of(vectors: Vectors) -> Gallery:
 
     The rows of `vectors` are divided by their norms where they lie: many would not be held twice.
     """
-    rows, gallery = directions(vectors.rows, overwrite=True), Gallery()
-    gallery.take(rows, np.zeros(len(rows), dtype=np.float32), vectors.names, vectors.labels)
+    if vectors.found is not None:
+        gallery = Gallery.from_labels(vectors.labels, vectors.names, depth=vectors.depth)
+    else:
+        rows, gallery = directions(vectors.rows, overwrite=True), Gallery()
+        gallery.take(rows, np.zeros(len(rows), dtype=np.float32), vectors.names, vectors.labels)
     folder = gallery_folder(vectors.file)
     if present(folder / INDEX):
         stored = Gallery.open(folder)

@@ -97,8 +97,11 @@ def write_page(
     step("certificates")
     certificates = _certificates(gallery.promises(*calibration, groups=None if queries is None else queries.groups))
     step("strangers")
-    contents = Contents(gallery, answers, _stated(answers), certificates, _strangers(gallery), queries is None)
+    strangers = None if gallery.elsewhere else _strangers(gallery)
+    contents = Contents(gallery, answers, _stated(answers), certificates, strangers, queries is None)
     sections = (_lead, _retrieval, _certified, _scores, _probability, _of_strangers, _labels)
+    if gallery.elsewhere:  # what is not told needs vectors
+        sections = (_lead, _certified, _scores, _probability)
     parts = []
     for section in sections:
         step(section.__name__.strip("_"))
@@ -161,7 +164,8 @@ def _lead(contents: Contents) -> str:
             f"Of 100 questions {100 * best.coverage:.0f} are answered, {wrong:.1f} of them wrongly: at most "
             f"{100 * best.risk:g} % of the answers given are wrong, with confidence {best.confidence:g}."
         )
-    facts = f"{len(gallery):,} vectors of {gallery.dim} dimensions, {len(np.unique(gallery.labels)):,} classes."
+    kind = "images in an index of your own" if gallery.elsewhere else f"vectors of {gallery.dim} dimensions"
+    facts = f"{len(gallery):,} {kind}, {len(np.unique(gallery.labels)):,} classes."
     rows = "rows were asked, each among the others" if contents.among else "calibration queries were asked"
     count = f"{len(right):,} {rows}."
     return f"<p class=lead>{promise} {alone}</p><p>{facts} {count}</p>"

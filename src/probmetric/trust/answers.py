@@ -122,10 +122,13 @@ def asked_in(
     An answer is right if its class is the query's; a query whose class is not in the gallery is `asked` nothing, and
     wrong whatever it is answered. What a query is not to find, `ignore`, is said as to `search`.
     """
-    match = find_match(_kept(record), _kept(gallery), gallery_labels, ignore=ignore)
+    return answers_of(find_match(_kept(record), _kept(gallery), gallery_labels, ignore=ignore), labels, gallery_labels)
+
+
+def answers_of(match: Match, labels: Any, gallery_labels: Any) -> Answers:
+    """Return the answers that a `match` of queries with `labels` (Q,) gives; right is said as by `asked_in`."""
     truth = arrays.to_numpy(labels).astype(np.int64)
-    right = match.classes[:, 0] == truth
-    return _answers(match, truth, right, np.isin(truth, arrays.to_numpy(gallery_labels)))
+    return _answers(match, truth, match.classes[:, 0] == truth, np.isin(truth, arrays.to_numpy(gallery_labels)))
 
 
 def _kept(record: Mapping[str, Any]) -> dict[str, NDArray[Any]]:

@@ -95,8 +95,7 @@ def certify_record(
         for name in names
     }
     shown, classes = np.unique(record["label"]), np.unique(arrays.to_numpy(gallery_labels))
-    partly = len(np.intersect1d(shown, classes)) < SHOWN * len(classes)
-    by_class = partly if unit == "auto" else unit == "class"
+    by_class = shows_some(shown, classes) if unit == "auto" else unit == "class"
     queries = "queries drawn as the calibration queries were, which show {} of the {} classes of this gallery"
     like = "queries of classes like the {} that calibration shows, of the {} of this gallery"
     facts: dict[str, Any] = {
@@ -117,6 +116,12 @@ def certify_record(
         reference = reference[one_of_each(options["groups"])]
     drawn = np.random.default_rng(0).permutation(len(reference))[:REFERENCE]
     return replace(certificate, reference=tuple(reference[drawn].tolist()))
+
+
+def shows_some(labels: Any, gallery_labels: Any) -> bool:
+    """Say whether calibration queries of classes `labels` (Q,) show only some of the gallery's (N,)."""
+    classes = np.unique(gallery_labels)
+    return len(np.intersect1d(labels, classes)) < SHOWN * len(classes)
 
 
 def _balanced(labels: Any) -> bool:

@@ -1,0 +1,199 @@
+"""What another index found, in place of vectors: similarities to its gallery, or the k best of each query.
+
+    similarities   (Q, N) cosines with every image of the gallery; -inf where a query is not to find one, such as itself
+    lists          (Q, k, 2) cosine and gallery row of the k nearest, best first, or the pair (scores, indices) of both
+
+The match record needs no more. Lists cannot tell how far another class is that they do not show: the gap of such an
+answer is that to the last of its list, which is at most as large.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+
+from probmetric.errors import ServingError
+from probmetric.retrieval.match import Match
+from probmetric.serving.gallery_trust import VOTES
+from probmetric.trust.answers import Answers, answers_of
+from probmetric.trust.certificates import CertificateError
+from probmetric.trust.copies import FEW, same_picture
+
+log = logging.getLogger(__name__)
+BLOCK_ROWS = 1024
+ABOVE_ONE = 1e-3  # of a cosine, by rounding
+ITSELF = 1 - 1e-6
+DIGITS = 6  # of cosines that copies share
+
+
+def checked(found: Any, rows: int, depth: int = 0) -> np.ndarray:
+    """Return similarities (Q, N) or lists (Q, k, 2), as they were found in a gallery of N `rows`.
+
+    Args:
+        found: either, or a pair of scores and indices (Q, k).
+        rows: N.
+        depth: k, to which longer lists are cut; 0: similarities are expected.
+
+    Raises:
+        ServingError: they are no cosines, not sorted, too short, or name rows that are not there.
+    """
+    values = joined(*found) if isinstance(found, tuple) else np.asarray(found)
+    if depth:
+        if values.ndim != 3 or values.shape[2:] != (2,) or values.shape[1] < depth:
+            raise ServingError(
+                f"{values.shape} is found; this gallery is asked by lists of {depth}: (scores, indices)."
+            )
+        values = values[:, :depth]
+        _check_lists(values, rows)
+    elif values.ndim != 2 or values.shape[1] != rows or values.dtype.kind not in "fiu":
+        raise ServingError(f"similarities are {values.dtype} of shape {values.shape}; expected numbers (Q, {rows}).")
+    scores = values[..., 0] if depth else values
+    bad = np.isnan(scores) | (scores > 1 + ABOVE_ONE) | (scores < -1 - ABOVE_ONE) & (depth > 0 or scores != -np.inf)
+    if bad.any():
+        row, place = (int(each[0]) for each in np.nonzero(bad))
+        raise ServingError(
+            f"query {row} has the similarity {scores[row, place]:g}; expected cosines, from -1 to 1. Of unit vectors "
+            "at a distance d the cosine is 1 - d² / 2; what only your index knows is certified by trust.certify."
+        )
+    return values
+
+
+def joined(scores: Any, indices: Any) -> np.ndarray:
+    """Return lists (Q, k, 2) of scores and indices (Q, k).
+
+    Raises:
+        ServingError: their shapes differ.
+    """
+    first, second = np.asarray(scores), np.asarray(indices)
+    if first.ndim != 2 or first.shape != second.shape or first.shape[1] < 2:
+        raise ServingError(
+            f"scores are {first.shape}, indices {second.shape}; expected both (queries, k), k at least 2: the gap to "
+            "the second class needs a second row."
+        )
+    return np.stack([first, second], axis=-1).astype(np.float64)
+
+
+def _check_lists(values: np.ndarray, rows: int) -> None:
+    scores, indices = values[..., 0], values[..., 1]
+    out = (indices < 0) | (indices >= rows) | (indices != np.floor(indices))
+    if out.any():
+        row = int(out.any(axis=1).argmax())
+        hint = "the index found fewer than k: ask it for fewer, or search more of its cells (nprobe)"
+        short = hint if -1 in indices[row] else f"a gallery row is a whole number below {rows}"
+        raise ServingError(f"the list of query {row} has the index {indices[row][out[row]][0]:g}; {short}.")
+    falling = (np.diff(scores, axis=1) <= 0).all(axis=1) | np.isnan(scores).any(axis=1)
+    if not falling.all():
+        row = int(falling.argmin())
+        raise ServingError(
+            f"the scores of query {row} rise; expected similarities, the best first. Are they distances? Of unit "
+            "vectors at a distance d the cosine is 1 - d² / 2."
+        )
+    twice = (np.diff(np.sort(indices, axis=1), axis=1) == 0).any(axis=1)
+    if twice.any():
+        raise ServingError(f"the list of query {int(twice.argmax())} names a gallery row twice.")
+
+
+def among_others(found: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return what each of N images finds among the others, and which of them (N,) can ask.
+
+    An image does not find itself, nor its copies, and only the first of these asks; nor does one ask that is then alone
+    in its class.
+
+    Args:
+        found: what each image found in all: similarities (N, N) or lists (N, k, 2).
+        labels: classes (N,).
+    """
+    whole, own = found.ndim == 2, np.arange(len(found))[:, None]
+    scores = found if whole else found[..., 0]
+    indices = np.arange(len(labels))[None] if whole else found[..., 1].astype(np.int64)
+    struck = same_picture(scores, FEW) & (scores <= 1 + ABOVE_ONE) | (indices == own)
+    numbers = np.unique(labels, return_inverse=True)[1]
+    others = np.bincount(numbers)[numbers] - 1
+    others = others - (struck & (numbers[indices] == numbers[own]) & (indices != own)).sum(axis=1)
+    asks = ~(struck & (indices < own)).any(axis=1) & (others > 0)
+    if whole:
+        return np.where(struck, -np.inf, found), asks
+    struck[:, -1] |= ~(indices == own).any(axis=1)  # so that all lists are of one length
+    order = np.argsort(struck, axis=1, kind="stable")
+    return np.take_along_axis(found, order[..., None], axis=1)[
+        :, : found.shape[1] - int(struck[asks].sum(axis=1).max(initial=1))
+    ], asks
+
+
+def match_of(found: np.ndarray, labels: np.ndarray, k: int) -> Match:
+    """Return the match of queries by what they found: the k nearest, or as many as all of them have.
+
+    Args:
+        found: similarities (Q, N) or lists (Q, k', 2), as `checked` gives them.
+        labels: classes of the gallery (N,).
+        k: nearest images.
+    """
+    if found.ndim == 3:
+        scores, indices = found[..., 0], found[..., 1].astype(np.int64)
+        others = labels[indices] != labels[indices[:, :1]]
+        place = np.where(others.any(axis=1), others.argmax(axis=1), -1)
+        second = scores[np.arange(len(scores)), place]
+    else:
+        k = min(k, int((found > -np.inf).sum(axis=1).min(initial=k)))
+        if k < 1:
+            raise ServingError("a query finds nothing: all of its similarities are -inf.")
+        parts = [_nearest(found[start : start + BLOCK_ROWS], labels, k) for start in range(0, len(found), BLOCK_ROWS)]
+        scores, indices, second = (np.concatenate(each) for each in zip(*parts, strict=True))
+    query, gap = {"uncertainty": np.zeros(len(found), dtype=np.float32)}, scores[:, 0] - np.maximum(second, -1.0)
+    one_class = len(np.unique(labels)) < 2
+    return Match(scores[:, :k], indices[:, :k], labels[indices[:, :k]], None if one_class else gap, query)
+
+
+def _nearest(found: np.ndarray, labels: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return scores and rows (B, k) of the nearest, and the score (B,) of the nearest of another class."""
+    values = found.astype(np.float64)
+    rows = np.sort(np.argpartition(-values, k - 1, axis=1)[:, :k], axis=1)
+    order = np.argsort(-np.take_along_axis(values, rows, axis=1), axis=1, kind="stable")
+    rows = np.take_along_axis(rows, order, axis=1)
+    scores = np.take_along_axis(values, rows, axis=1)
+    values[labels[rows[:, :1]] == labels] = -np.inf
+    return scores, rows, values.max(axis=1)
+
+
+def asked(found: np.ndarray, truth: np.ndarray, labels: np.ndarray) -> tuple[Answers, np.ndarray]:
+    """Return the answers to calibration queries, and which queries (K,) they are: copies of others are left out.
+
+    Args:
+        found: similarities (Q, N) or lists (Q, k, 2), as `checked` gives them.
+        truth: classes of the queries (Q,), numbered as the gallery's.
+        labels: classes of the gallery (N,), -1 where none is known.
+
+    Raises:
+        CertificateError: queries find themselves, gallery images have no class, or similarities look like distances.
+    """
+    if not len(found) or labels.min(initial=0) < 0 or len(np.unique(labels)) < 2:
+        raise CertificateError(
+            "certificates need calibration queries, and a gallery whose images all have a class, of two or more."
+        )
+    match = match_of(found, labels, VOTES)
+    if found.ndim == 3 and match.gap is not None:
+        alone = int((labels[found[..., 1].astype(np.int64)] == match.classes[:, :1]).all(axis=1).sum())
+        if alone:
+            log.warning(
+                "%d of %d lists of %d show one class only: their gap is counted to the last of the list; longer lists "
+                "would say more",
+                *(alone, *found.shape[:2]),
+            )
+    themselves = (match.similarity[:, 0] >= ITSELF) | (match.indices[:, 0] == np.arange(len(found)))
+    if (match.similarity[:, 0] >= ITSELF).any() or themselves.sum() > max(3, len(found) / 2):
+        raise CertificateError(
+            f"{themselves.sum()} of {len(found)} calibration queries find themselves in the gallery. Set their own "
+            "similarity to -inf, take them out of their lists; or leave `query_labels` out of the file, where each "
+            "image of the gallery is asked among the others."
+        )
+    rounded = np.round(np.stack([match.similarity, match.indices], axis=-1), DIGITS).reshape(len(found), -1)
+    once = np.sort(np.unique(rounded, axis=0, return_index=True)[1])
+    answers = answers_of(match, truth, labels).rows(np.isin(np.arange(len(found)), once))
+    if (
+        found.ndim == 2
+        and answers.right.sum() < (labels[np.where(found > -np.inf, found, 2).argmin(axis=1)] == truth)[once].sum()
+    ):
+        raise CertificateError("the least similar is right more often than the most similar: are these distances?")
+    return answers, once
