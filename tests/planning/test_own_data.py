@@ -15,7 +15,7 @@ import probmetric
 from probmetric import cli
 from probmetric.config import Params, load
 from probmetric.data.manifest import DataError, load_manifest
-from probmetric.io import read_yaml, write_json, write_tensors
+from probmetric.io import read_yaml, write_json, write_tensors, write_yaml
 from probmetric.planning.declared import ensure, outdated
 from probmetric.planning.expansion import plan_experiment
 from probmetric.planning.experiments import every_method
@@ -144,11 +144,14 @@ def test_class_folders_that_lie_one_folder_deeper_are_found(project, capsys):
     assert "images/ is the only folder: classes are the folders in it" in said
 
 
-def written(folder, blur, classes):
+def written(run, blur, classes):
     """Write a finished run: eight validation images of each class around the class's axis, blurred."""
     labels = np.repeat(np.arange(classes), 8)
     generator = np.random.default_rng(0)
     points = np.eye(classes)[labels] + blur * generator.standard_normal((len(labels), classes))
+    folder = Path("results", run.name)
+    record = {"run": run.name, "encoder": run.encoder, "settings": run.settings.plain()}
+    write_yaml(folder / "run.yaml", record)
     write_json(folder / "metrics.json", {"retrieval/recall_at_1": 0.5})
     tensors = {"mean": points.astype(np.float32), "label": labels, "index": np.arange(len(labels))}
     write_tensors(folder / "embeddings/val.safetensors", tensors | {"uncertainty": np.zeros(len(labels), np.float32)})
@@ -162,8 +165,9 @@ def test_frozen_features_are_recommended_unless_something_is_better_for_certain(
     """Equal, hardly better, and better in two classes are none of that."""
     photos(project / "photos", 6)
     assert cli.main(["init", "photos", "--name", "shop", "--quick"]) == 0
+    runs = {run.name: run for run in plan_experiment(load(Params, "params.yaml"), "shop").runs}
     for method, value in {"lda": blur, "frozen": 0.6, "whitening": 0.9}.items():
-        written(project / f"results/shop/shop-{method}/seed0", value, classes)
+        written(runs[f"shop/shop-{method}/seed0"], value, classes)
     capsys.readouterr()
     assert cli.main(["recommend", "shop"]) == 0
     said = capsys.readouterr().out

@@ -59,7 +59,7 @@ def declare_data(add: Add) -> None:
     command.set_defaults(extent="usual")
     add_on_error(command)
 
-    command = add("recommend", "data:recommend", "say which method of an experiment on your own data to deploy")
+    command = add("recommend", "reports:recommend", "say which method of an experiment on your own data to deploy")
     command.add_argument("experiment", help="its name, as given to init")
 
 

@@ -16,7 +16,6 @@ from probmetric.io import FileError, write_text
 from probmetric.io.folders import check_new_file
 from probmetric.planning import declared, own_data
 from probmetric.planning.plans import DataPlan
-from probmetric.planning.recommended import recommendation
 from probmetric.planning.template import start
 from probmetric.runs.names import LabelNoise, split_data_name
 
@@ -105,8 +104,3 @@ def init(options: argparse.Namespace) -> None:
             )
         )
     )
-
-
-def recommend(options: argparse.Namespace) -> None:
-    """Print which method to deploy: `probmetric recommend`."""
-    print(recommendation(params(), options.experiment))

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from probmetric import tracking
 from probmetric.cli import vectors
-from probmetric.cli.plans import report_plan
+from probmetric.cli.plans import report_plan, workflow_plan
 from probmetric.cli.project import params
 from probmetric.io import remembered_json, write_json
 from probmetric.io.folders import check_new_file
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import draw
+from probmetric.reporting.recommended import recommendation
 from probmetric.reporting.record import sign
 from probmetric.serving.vectors import is_vectors
 
@@ -29,6 +30,11 @@ def report(options: argparse.Namespace) -> None:
     from probmetric.reporting.report import make_report  # Matplotlib, which a page of vectors does without
 
     make_report(report_plan(options), options.threads)
+
+
+def recommend(options: argparse.Namespace) -> None:
+    """Print which method to deploy: `probmetric recommend`."""
+    print(recommendation(ReportContext.of(workflow_plan([options.experiment]).report_plan(options.experiment))))
 
 
 def figure(options: argparse.Namespace) -> None:

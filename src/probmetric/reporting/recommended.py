@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from probmetric.config import ConfigError
 from probmetric.metrics.statistics import mean_interval
 from probmetric.reporting.figures._data import by_group
 from probmetric.reporting.settings import frozen_baselines
@@ -75,27 +76,67 @@ def best(candidates: list[Candidate]) -> Candidate:
 
 
 def recommended(context: ReportContext) -> dict[str, Candidate]:
-    """Return dataset -> the method that its validation images recommend; without such images there is none.
+    """Return dataset -> the method that its validation images recommend; without such images there is none."""
+    return {data: best(methods) for data, methods in candidates(context).items()}
+
+
+def candidates(context: ReportContext) -> dict[str, list[Candidate]]:
+    """Return dataset -> the methods that its validation images can judge; a dataset without any is left out.
 
     Only methods count that were run on every split of the classes that any was, and whose weights have not seen the
     validation images.
     """
     frozen = frozen_baselines(context)
-    recommendations = {}
+    judged_of: dict[str, list[Candidate]] = {}
     for data, methods in by_group(context).items():
         judged = {variant: tuple(filter(_validates, runs)) for variant, runs in methods.items()}
         splits = {variant: {run.key.data for run in runs} for variant, runs in judged.items()}
         every = set().union(*splits.values())
-        candidates = [
+        judged_of[data] = [
             Candidate(variant, runs, variant == frozen.get(data))
             for variant, runs in judged.items()
             if runs and splits[variant] == every
         ]
-        if candidates:
-            recommendations[data] = best(candidates)
-    return recommendations
+    return {data: methods for data, methods in judged_of.items() if methods}
 
 
 def _validates(run: RunFolder) -> bool:
     chosen = run.find("settings.training.selection", default="validation")
     return chosen == "validation" and run.holds("val", "mean", "label")
+
+
+def recommendation(context: ReportContext) -> str:
+    """Say for each dataset of an experiment which method to deploy, and how.
+
+    Raises:
+        ConfigError: nothing is finished.
+    """
+    lines = [line for data, methods in candidates(context).items() for line in _lines(data, methods)]
+    if not lines:
+        raise ConfigError(
+            f"no run of {context.name} is finished; make them: snakemake --config experiments={context.name}"
+        )
+    return "\n".join(lines)
+
+
+def _lines(data: str, methods: list[Candidate]) -> list[str]:
+    chosen = best(methods)
+    width = max(len(name) for name in (*(each.method for each in methods), data))
+    lines = [f"{data:<{width}}  validation: MAP@R  recall@1"]
+    for each in sorted(methods, key=lambda candidate: candidate.means, reverse=True):
+        precision, recall = each.means
+        mark = "  <- recommended" if each is chosen else ""
+        lines.append(f"{each.method:<{width}}  {precision:>17.4f}  {recall:>8.4f}{mark}")
+    if chosen.frozen:
+        lines.append(
+            f"Frozen features are the best you have: in {len(chosen.by_class)} validation classes nothing that was "
+            "fitted or trained is better for certain."
+        )
+    elif any(each.frozen for each in methods):
+        lines.append(f"{chosen.method} is better than frozen features in validation; the test images had no say.")
+    run = chosen.runs[0].key.run
+    lines.append(f"Deploy: probmetric export {run} {data}-model")
+    if not chosen.frozen:
+        again = run.replace(f"/{chosen.method}/", f"/{chosen.method}+training.selection=refit/")
+        lines.append(f"Trained on the validation images too: probmetric run {again}, then export that.")
+    return lines
