@@ -129,9 +129,12 @@ def _images(root: Path, paths: list[str], notes: list[str]) -> list[FolderImage]
             f"{where}: folders name splits ({', '.join(splits)}), but the images in {flat[0]}/ lie in no folders of "
             "classes; make one per class, list the images with their classes in a table, or name one folder alone."
         )
-    below = {name: _folders(parts[1:] for parts in inside.values() if parts[0] == name) for name in folders}
-    of_class = {} if splits else {name: _splits(where / name, below[name], []) for name in folders}
-    if any(of_class.values()) and not all(of_class.values()):
+    below: dict[str, set[str]] = {name: set() for name in folders}
+    for parts in inside.values():
+        below.get(parts[0], set()).update(parts[1:2] if len(parts) > 2 else ())
+    of_class = {} if splits else {name: _splits(where / name, sorted(below[name]), []) for name in folders}
+    inner = any(of_class.values())
+    if inner and not all(of_class.values()):
         one, other = (min(name for name in folders if bool(of_class[name]) == named) for named in (True, False))
         raise DataError(
             f"{where}: {one}/ holds folders of splits ({', '.join(of_class[one])}), {other}/ beside it does not; name "
@@ -142,7 +145,7 @@ def _images(root: Path, paths: list[str], notes: list[str]) -> list[FolderImage]
         split = splits.get(parts[0], "") if len(parts) > 1 else ""
         if split:  # an archive often holds its own name again: test/test/mug/1.jpg
             parts = parts[2 if len(parts) > 3 and parts[1] == parts[0] else 1 :]
-        elif len(parts) > 2 and any(of_class.values()):
+        elif inner and len(parts) > 2:
             split = of_class[parts[0]].get(parts[1], "")
             parts = [parts[0], *parts[2:]] if split else parts
         images.append(FolderImage(path, parts[0] if len(parts) > 1 else "", split, "/".join(parts[:2])))

@@ -88,7 +88,8 @@ def _located(root: Path, paths: np.ndarray, notes: list[str]) -> tuple[np.ndarra
     A table may have been written elsewhere: where none is there as it is written, separators and drives of Windows are
     read as such, and the first folders may be others, as many for all paths.
     """
-    paths = strings([str(path).removeprefix(f"{root.resolve()}/") for path in paths])
+    absolute = f"{root.resolve()}/"
+    paths = strings([str(path).removeprefix(absolute) for path in paths])
     missing = _missing(root, paths)
     if len(missing) < len(paths):
         return paths, missing
