@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,9 @@ from serving_helpers import ENSEMBLE, LAPLACE, PLAIN, resigned, undigested
 import probmetric
 from probmetric.data import open_images
 from probmetric.errors import ProbMetricError
+from probmetric.io import FileError, write_tensors
 from probmetric.runs.folder import RunFolder
+from probmetric.uncertainty import Predictor
 
 
 @pytest.mark.parametrize("run", [PLAIN, LAPLACE, ENSEMBLE])
@@ -210,3 +214,43 @@ def test_damaged_weights_are_noticed(exported, tmp_path):
     file.write_bytes(data)
     with pytest.raises(ProbMetricError, match="damaged"):
         probmetric.load(folder)
+
+
+def test_embeddings_that_move_are_noticed_when_model_and_gallery_are_loaded(
+    exported, photos, tmp_path, caplog, monkeypatch
+):
+    model = probmetric.load(exported[LAPLACE], device="cpu")
+    gallery = probmetric.Gallery.create(model, photos[0])
+    gallery = probmetric.Gallery.open(gallery.save(tmp_path / "gallery"))
+    model.search(gallery, [next(iter(photos[1]))])
+    assert "moved" not in caplog.text
+    np.testing.assert_allclose(gallery.canary, model.canary, atol=1e-6)
+    assert (gallery.canary @ gallery.canary.T)[0, 1:].max() < 0.999  # the images are told apart
+    described = Predictor.describe
+
+    def moved(self, parts):
+        batch = described(self, parts)
+        turned = batch.mean + 0.01 * batch.mean.roll(1, dims=1)
+        return replace(batch, mean=turned / turned.norm(dim=1, keepdim=True))
+
+    monkeypatch.setattr(Predictor, "describe", moved)
+    again = probmetric.load(exported[LAPLACE], device="cpu")
+    said = f"8 of 8 test images have moved since the model folder {exported[LAPLACE]} was made, by "
+    assert said in caplog.text
+    assert 1e-6 < float(caplog.text.split(said)[1].split()[0]) < 1e-4
+    gallery = probmetric.Gallery.open(tmp_path / "gallery")
+    for _ in range(2):
+        again.search(gallery, [next(iter(photos[1]))])
+    assert caplog.text.count("since this gallery was made") == 1
+
+
+def test_a_canary_takes_no_time_and_damaged_ones_are_refused(exported, photos, tmp_path):
+    model = probmetric.load(exported[PLAIN], device="cpu")
+    del model.canary
+    start = time.perf_counter()
+    assert model.canary.shape == (8, 16)
+    assert time.perf_counter() - start < 0.5  # 5 ms on two quiet cores
+    folder = probmetric.Gallery.create(model, photos[0]).save(tmp_path / "gallery")
+    write_tensors(folder / "canary.safetensors", {"canary": np.full((8, 16), np.nan, np.float32)})
+    with pytest.raises(FileError, match="canary"):
+        probmetric.Gallery.open(folder)

@@ -57,7 +57,7 @@ def test_images_are_added_replaced_and_removed(model, photos, tmp_path):
     again = probmetric.Gallery.open(tmp_path / "g")
     assert sorted(again.paths) == sorted(paths[3:8])
     assert again.digest != before
-    assert len(list((tmp_path / "g").glob("[!.]*"))) == 3, "files of earlier states are gone"
+    assert len(list((tmp_path / "g").glob("[!.]*"))) == 4, "files of earlier states are gone"
     found = model.search(again, paths[:8], k=1)
     assert [answer.matches[0].path == path for answer, path in zip(found, paths[:8], strict=True)] == [False] * 3 + [
         True
@@ -290,7 +290,7 @@ def test_a_gallery_does_not_grow_in_files_with_every_addition(model, photos, tmp
         gallery = probmetric.Gallery.open(tmp_path / "g")
         gallery.add(model, path)
     gallery.save()
-    assert len(list((tmp_path / "g").glob("[!.]*"))) == 3
+    assert len(list((tmp_path / "g").glob("[!.]*"))) == 4
     assert gallery.paths == paths[:6]
 
 
@@ -415,7 +415,7 @@ def test_a_first_save_that_failed_does_not_stand_in_the_way(gallery, tmp_path):
     saved = gallery.save(tmp_path / "g")
     (saved / "gallery.json").unlink()
     assert len(probmetric.Gallery.open(gallery.save(tmp_path / "g"))) == len(gallery)
-    assert len(list(saved.glob("[!.]*"))) == 3
+    assert len(list(saved.glob("[!.]*"))) == 4
 
 
 def test_a_folder_of_somebody_else_is_not_written_to(gallery, tmp_path):

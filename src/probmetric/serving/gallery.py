@@ -31,6 +31,7 @@ from probmetric.metrics.arrays import row_norms
 from probmetric.retrieval.match import Match, find_match
 from probmetric.retrieval.neighbours import search
 from probmetric.serving import gallery_files, gallery_trust, lists
+from probmetric.serving.canary import warn_if_moved
 from probmetric.serving.frames import is_frame, vectors_and_names
 from probmetric.serving.gallery_files import GALLERY, INDEX, TRAINED, Content
 from probmetric.serving.gallery_trust import VOTES, Trust
@@ -71,6 +72,11 @@ class Embedder(Protocol):
         """Its name, for messages."""
         ...
 
+    @property
+    def canary(self) -> np.ndarray | None:
+        """Embeddings of the images of `canary`, if they can be had."""
+        ...
+
     def embedded(self, images: Sequence[Any], *, on_error: OnError = "raise") -> Any:
         """Return embeddings, as `Model.embedded` does."""
         ...
@@ -92,6 +98,7 @@ class Gallery:
         certificates: what its answers are certified for.
         tried: which scores were tried on which calibration sets, see `gallery_trust.tries_to_pay`.
         problems: (name, reason) of images that were left out of the latest addition.
+        canary: embeddings of the images of `canary` by the model as it was here; None where there was none.
     """
 
     def __init__(self, content: Content | None = None) -> None:
@@ -100,6 +107,8 @@ class Gallery:
         self.certificates: list[Certificate] = []
         self.tried: dict[str, dict[str, int]] = {}
         self.problems: list[tuple[str, str]] = []
+        self.canary: np.ndarray | None = None
+        self._compared = False
         self._stored = ""  # digest of the content that `folder` was read or written with
         self._trust: Trust | None = None
         self._set(Content.empty() if content is None else content)
@@ -181,6 +190,7 @@ class Gallery:
         gallery._trust = gallery_trust.Trust.parse(index["trust"], folder)
         gallery.certificates = gallery_trust.read_certificates(folder)
         gallery.tried = gallery_trust.read_tries(folder)
+        gallery.canary = gallery_files.read_canary(folder)
         return gallery
 
     @classmethod
@@ -299,6 +309,9 @@ class Gallery:
                 f"this gallery was made by another model (digest {self.model[:12] or 'unknown'}, {model.name} has "
                 f"{model.digest[:12]}); make one with this model, or search with that one."
             )
+        if self.canary is not None and not self._compared:
+            self._compared = True
+            warn_if_moved(self.canary, model.canary, "this gallery")
 
     # ---- what it holds -------------------------------------------------------------------------------------------
 
@@ -337,6 +350,8 @@ class Gallery:
         self.problems = embedded.problems
         places = [_place(image) for image in items.images] if isinstance(items.images, list) else [""] * len(items)
         kept = embedded.kept.tolist()
+        if not len(self):
+            self.canary = model.canary
         self._set(replace(self._content, model=model.digest))
         content = Content(
             model.digest,
@@ -443,6 +458,7 @@ class Gallery:
     def see(self, model: Embedder, images: Sequence[Any], count: int = 200) -> None:
         """Look at some of the newest images, which `take` added, so that strangers to them are recognised."""
         rows = np.sort(np.random.default_rng(0).permutation(len(images))[:count])
+        self.canary = model.canary if self.canary is None else self.canary
         statistics = model.looks([images[int(row)] for row in rows])
         looks = np.full((len(images), statistics.shape[1]), np.nan, dtype=np.float32)
         if len(statistics) == len(rows):
@@ -725,6 +741,7 @@ class Gallery:
         content = gallery_files.write(target, self._content, self.digest, trust)
         gallery_trust.write_certificates(target, self.certificates)
         gallery_trust.write_tries(target, self.tried)
+        gallery_files.write_canary(target, self.canary)
         self._content, self.folder, self._stored = content, target, self.digest
         return target
 

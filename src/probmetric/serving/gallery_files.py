@@ -1,9 +1,11 @@
-"""The three files of a stored gallery: how they are written, read and checked.
+"""The files of a stored gallery: how they are written, read and checked.
 
     gallery.json              model digest, dimension, names of the two files below, SHA-256 of the content
                               (`digest_of_content`), what the images say of their own answers
     vectors-<n>.safetensors   mean (N, M), uncertainty (N,), looks (N, L): memory-mapped
     images-<n>.parquet        path, class and file of every image, and whether the model was trained on it
+
+    canary.safetensors        embeddings of eight drawn images by the model as it was here (`canary`); may be missing
 
 A writer writes both files whole under the next number n, then gallery.json, and then removes the files of before: a
 reader sees the old gallery or the new one, and reads gallery.json again where a file that it names is gone.
@@ -28,12 +30,14 @@ from probmetric.io import (
     digest_of,
     present,
     read_json,
+    read_tensors,
     signed,
     unsigned,
     write_json,
     write_tensors,
 )
 from probmetric.metrics.arrays import UNIT_TOLERANCE
+from probmetric.serving import canary as canary_images
 
 GALLERY, INDEX = "gallery", "gallery.json"
 AGAIN = "make the gallery again (`probmetric index`)"
@@ -148,6 +152,29 @@ def write(folder: Path, content: Content, digest: str, trust: dict[str, Any] | N
 def content_on_disk(folder: Path) -> str:
     """Digest of the content that gallery.json in `folder` names; "" where there is no gallery."""
     return str(_read_index(folder)["content"]) if present(folder / INDEX) else ""
+
+
+def write_canary(folder: Path, canary: np.ndarray | None) -> None:
+    """Write the embeddings of the images of `canary`; None: remove those of an earlier gallery."""
+    if canary is None:
+        (folder / canary_images.FILE).unlink(missing_ok=True)
+    else:
+        write_tensors(folder / canary_images.FILE, {"canary": canary})
+
+
+def read_canary(folder: Path) -> np.ndarray | None:
+    """Return what `write_canary` wrote; None where it wrote nothing.
+
+    Raises:
+        FileError: the file is damaged.
+    """
+    path = folder / canary_images.FILE
+    if not present(path):
+        return None
+    canary = read_tensors(path)[0].get("canary")
+    if canary is None or not canary_images.sound(canary):
+        raise FileError(f"{path} is damaged; {AGAIN}.")
+    return np.asarray(canary)
 
 
 def _index_of(folder: Path, digest: str) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
@@ -23,6 +24,8 @@ from probmetric.io import FileError
 from probmetric.models import Encoder
 from probmetric.models._wrapped import wrapped
 from probmetric.runs.folder import Embeddings
+from probmetric.serving.canary import canaries, warn_if_moved
+from probmetric.serving.canary import sound as sound_canary
 from probmetric.serving.card import card
 from probmetric.serving.export import Graph, exported, write_onnx
 from probmetric.serving.gallery import Gallery, OnError
@@ -174,6 +177,14 @@ class Model:
             log.info("looking at the %d training images, to know them again", len(images))
         return self.looks(images)
 
+    @functools.cached_property
+    def canary(self) -> np.ndarray | None:
+        """Embeddings (8, M) of the images of `canary`, as they are made here; None of inputs that cannot be drawn."""
+        with contextlib.suppress(ProbMetricError, ValueError):
+            rows: np.ndarray = self.embed(canaries(self.eye.shape, self.eye.tensor)).mean.numpy()
+            return rows if sound_canary(rows) else None
+        return None
+
     def _sampling(self) -> Predictor:
         """Return the predictor, with an uncertainty that keeps its samples."""
         component = self.record.uncertainty
@@ -277,7 +288,10 @@ class Model:
         Raises:
             FileError: the folder holds files that are none of a model folder.
         """
-        return self.parts.with_looks(torch.from_numpy(self._training_looks)).write(Path(folder), license=license)
+        told = {"looks": torch.from_numpy(self._training_looks)}
+        if self.canary is not None:
+            told["canary"] = torch.from_numpy(self.canary)
+        return self.parts.with_reference(**told).write(Path(folder), license=license)
 
     def to_program(self) -> ExportedProgram:
         """Return network and uncertainty as a `torch.export` program; input and outputs as of `to_onnx`."""
@@ -318,7 +332,11 @@ def load(source: str | Path, *, device: str = "auto", network: nn.Module | None 
         ServingError: there is no such model, or it needs components or a network of somebody's own.
         FileError: a file is missing, damaged or was changed.
     """
-    return Model.of(parts_of(source), pick_device(device), network)
+    model = Model.of(parts_of(source), pick_device(device), network)
+    stored = model.parts.tensors[REFERENCE].get("canary")
+    if stored is not None:
+        warn_if_moved(stored.numpy(), model.canary, f"the model folder {source}")
+    return model
 
 
 def _members(parts: Parts, network: nn.Module | None) -> list[Assembly]:
@@ -360,6 +378,9 @@ def _reference(parts: Parts) -> Reference | None:
     looks = parts.tensors[REFERENCE].get("looks")
     if looks is not None and (looks.ndim != 2 or str(looks.dtype) != kinds[0]):
         raise FileError(f"{REFERENCE} of {parts.record.name} holds no looks of images; {BROKEN}.")
+    canary = parts.tensors[REFERENCE].get("canary")
+    if canary is not None and not sound_canary(canary.float().numpy()):
+        raise FileError(f"{REFERENCE} of {parts.record.name} holds no embeddings of test images; {BROKEN}.")
     if uncertainty is None or not sound or not bool(uncertainty.isfinite().all()):
         raise FileError(f"{REFERENCE} of {parts.record.name} holds no uncertainties; {BROKEN}.")
     return Reference(np.sort(uncertainty.numpy())) if len(uncertainty) else None

@@ -96,9 +96,9 @@ class Parts:
         record = ModelRecord.parse(values, str(folder.record_file))
         return cls(record, tensors | {REFERENCE: reference}, partial(_training_images, settings, data))
 
-    def with_looks(self, looks: torch.Tensor) -> Parts:
-        """Return the parts with the looks (T, L) of the images that the model was trained on."""
-        reference = {**self.tensors[REFERENCE], "looks": looks}
+    def with_reference(self, **tensors: torch.Tensor) -> Parts:
+        """Return the parts with more in their reference: looks (T, L) of training images, embeddings of `canary`."""
+        reference = {**self.tensors[REFERENCE], **tensors}
         record = self.record.model_copy(update={"reference": tensors_digest(reference)})
         return replace(self, record=record, tensors={**self.tensors, REFERENCE: reference})
 

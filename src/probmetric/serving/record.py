@@ -3,7 +3,7 @@
     model.json               this record: architecture, transform, uncertainty, classes, provenance, digests
     weights-<k>.safetensors  weights of member k, named encoder.* and loss.*
     uncertainty.safetensors  its posterior, where the uncertainty is fitted
-    reference.safetensors    what the run's validation images look like to it: uncertainties and embeddings
+    reference.safetensors    what the run's validation images look like to it, and the images of `canary`
     README.md                model card, written from the run
 
 Nothing in it is executed: components are found by name among those installed, and a model that needs somebody's own

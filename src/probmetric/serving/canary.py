@@ -1,0 +1,49 @@
+"""Eight drawn images, whose embeddings travel with a model folder and with a gallery.
+
+Another library, precision or processor may move embeddings: a stored gallery and its certificates are then of other
+ones. The images are waves of rising frequency and need no file; they go through decoding's end, resizing and the view.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+
+log = logging.getLogger(__name__)
+IMAGES, FILE = 8, "canary.safetensors"
+MOVED = 1e-6  # 1 - cosine, beyond what the order of a sum in float32 makes
+
+
+def canaries(shape: tuple[int, int], tensor: tuple[int, ...] = ()) -> list[np.ndarray]:
+    """Return the images for a network's input: uint8 (H, W[, C]), or float32 of the shape `tensor`.
+
+    Args:
+        shape: channels and side of the input.
+        tensor: shape of inputs that are no images; () for images.
+    """
+    channels, side = shape
+    size = tensor or ((side + side // 2, side * 2) if channels == 1 else (side + side // 2, side * 2, 3))
+    place = np.arange(np.prod(size)).reshape(size)
+    waves = [np.sin((1 + number) / IMAGES * place) for number in range(IMAGES)]
+    return [wave.astype(np.float32) if tensor else np.round(127.5 + 127 * wave).astype(np.uint8) for wave in waves]
+
+
+def warn_if_moved(before: np.ndarray | None, now: np.ndarray | None, what: str) -> None:
+    """Warn where the embeddings (8, M) of the images are no longer those that came with `what`."""
+    if before is None or now is None or before.shape != now.shape:
+        return
+    lengths = (np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30) for rows in (before, now))
+    first, second = (rows.astype(np.float64) / length for rows, length in zip((before, now), lengths, strict=True))
+    distance = ((first - second) ** 2).sum(axis=1) / 2
+    if not (distance <= MOVED).all():
+        log.warning(
+            "the embeddings of %d of %d test images have moved since %s was made, by %.2g in cosine: another library, "
+            "precision or processor. Scores shift by as much; make galleries and certificates again here",
+            *((~(distance <= MOVED)).sum(), IMAGES, what, distance.max()),
+        )
+
+
+def sound(rows: np.ndarray) -> bool:
+    """Say whether stored rows can be embeddings of the images."""
+    return rows.ndim == 2 and len(rows) == IMAGES and rows.dtype == np.float32 and bool(np.isfinite(rows).all())
