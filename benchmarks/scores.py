@@ -4,6 +4,14 @@
                   class mean, one covariance within classes
     residual      of ViM (Wang et al. 2022): length of what the gallery's principal directions do not explain
     density       local density on the sphere: mean cosine of the answer to its ten nearest, less that of the query
+    nnguide       NNGuide (Park et al. 2023): energy of the query times the mean of its ten nearest cosines, each times the
+                  energy of that gallery image; class means stand for the classifier
+    gallery       the gallery's part of HolUE (Erlygin and Zaytsev 2024): log odds of the nearest class, each class a
+                  von Mises-Fisher distribution around its mean, one concentration for all
+    holue         both of its parts together: `gallery`, and the image's own concentration, here the feature's length
+    vmf_cosine    expected cosine of query and answer as von Mises-Fisher distributions with these concentrations
+
+The last two are judged only where features come with their lengths (not normalised).
 
 Half of the images of each class are the gallery, at most `QUERIES` of the others ask. Both maps are cross-fitted over
 classes; the interval draws classes again (`trust.added_auroc`).
@@ -17,8 +25,11 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+import torch
+from scipy.special import logsumexp
 
 from probmetric import trust
+from probmetric.directional import concentration_from_resultant, mean_resultant_length
 from probmetric.io import write_json
 from probmetric.retrieval import search
 from probmetric.trust.answers import asked_in
@@ -28,9 +39,10 @@ QUERIES, NEAREST, EXPLAINED = 2000, 10, 0.9
 
 def judged(vectors: np.ndarray, labels: np.ndarray) -> dict[str, dict[str, float]]:
     """Return, by score, its error AUROC alone and what it adds to the free scores."""
-    vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors = vectors / lengths
     order = np.random.default_rng(0).permutation(len(labels))
-    vectors, labels = vectors[order], labels[order]
+    vectors, labels, lengths = vectors[order], labels[order], lengths[order, 0]
     rank = np.empty(len(labels), dtype=int)
     for label in np.unique(labels):
         rank[labels == label] = np.arange((labels == label).sum())
@@ -47,12 +59,47 @@ def judged(vectors: np.ndarray, labels: np.ndarray) -> dict[str, dict[str, float
         "mahalanobis": mahalanobis(queries, gallery, classes),
         "residual": residual(queries, gallery),
         "density": density(queries, gallery, answers.match.indices[:, 0]),
+        "nnguide": nnguide(queries, gallery, classes),
+        "gallery": ambiguity(queries, gallery, classes),
     }
+    parts = {name: {name: score} for name, score in scores.items()}
+    if lengths.std() > 1e-3 * lengths.mean():
+        parts["holue"] = parts["gallery"] | {"quality": -lengths[asks]}
+        concentration = lengths / lengths.mean() * within(gallery, classes)[1]
+        sure = mean_resultant_length(torch.from_numpy(concentration), vectors.shape[1]).numpy()
+        nearest = answers.match.indices[:, 0]
+        expected = sure[asks] * sure[inside][nearest] * (queries * gallery[nearest]).sum(axis=1)
+        parts["vmf_cosine"] = {"vmf_cosine": -expected}
     results = {}
-    for name, score in scores.items():
-        alone = trust.added_auroc({name: score}, {}, answers.right, labels[asks], resamples=1)["free"]
-        results[name] = {"alone": alone} | trust.added_auroc(answers.free, {name: score}, answers.right, labels[asks])
+    for name, doubts in parts.items():
+        alone = trust.added_auroc(doubts, {}, answers.right, labels[asks], resamples=1)["free"]
+        results[name] = {"alone": alone} | trust.added_auroc(answers.free, doubts, answers.right, labels[asks])
     return results
+
+
+def within(gallery: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the mean direction (C, M) of each class, and the concentration that all of them share."""
+    numbers = np.unique(classes, return_inverse=True)[1]
+    sums = np.zeros((numbers.max() + 1, gallery.shape[1]))
+    np.add.at(sums, numbers, gallery)
+    means = sums / np.linalg.norm(sums, axis=1, keepdims=True)
+    resultant = torch.tensor(np.linalg.norm(sums, axis=1).sum() / len(gallery))
+    return means, float(concentration_from_resultant(resultant, gallery.shape[1]))
+
+
+def nnguide(queries: np.ndarray, gallery: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Return minus the guided energy (Q,)."""
+    means, concentration = within(gallery, classes)
+    energy, bank = (logsumexp(concentration * rows @ means.T, axis=1) for rows in (queries, gallery))
+    found = search(queries, gallery, NEAREST)
+    return np.asarray(-energy * (found.cosines * bank[found.indices]).mean(axis=1))
+
+
+def ambiguity(queries: np.ndarray, gallery: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Return minus the log odds (Q,) of the most likely class against all others."""
+    means, concentration = within(gallery, classes)
+    logits = np.sort(concentration * queries @ means.T, axis=1)
+    return np.asarray(logsumexp(logits[:, :-1], axis=1) - logits[:, -1])
 
 
 def mahalanobis(queries: np.ndarray, gallery: np.ndarray, classes: np.ndarray) -> np.ndarray:

@@ -49,6 +49,7 @@ def test_own_images(fresh):
     assert "20 classes" in printed
     assert "models:/shop/1" in printed
     assert "True a stranger" in printed
+    assert "Which regions make these matches" in (fresh.folder / "reports/shop/index.html").read_text()
     assert (fresh.folder / "shop-model/README.md").read_text().count("CC-BY-4.0")
 
 

@@ -16,17 +16,21 @@ if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
 
 SIDE = 112
+LEAST = 64  # pixels: of a smaller image there are no regions worth a look, nor the seconds that PyTorch takes to load
 
 
 def drawn_matches(context: ReportContext, run: RunFolder, pairs: Sequence[tuple[int, int]]) -> list[Image.Image]:
     """Draw pairs of rows of the test split as the encoder of a run sees them.
 
     Returns:
-        A picture of each pair; none where the run combines several encoders, the weights are not here, the encoder has
-        no feature maps, or PyTorch is not installed.
+        A picture of each pair; none where images are small, the run combines several encoders, the weights are not
+        here, the encoder has no feature maps, or PyTorch is not installed.
     """
     trained = RunFolder.named(run.find("encoder", default=run.key.run), context.results)
     if run.find("members") or not trained.trained or importlib.util.find_spec("torch") is None:
+        return []
+    facts = trained.encoder["encoder"]
+    if facts["image_size"] < LEAST:
         return []
     import torch
 
@@ -36,7 +40,6 @@ def drawn_matches(context: ReportContext, run: RunFolder, pairs: Sequence[tuple[
     from probmetric.training.data import training_view
 
     made = load_encoder(trained.path)
-    facts = trained.encoder["encoder"]
     view = training_view(made.settings, context.prepared / trained.key.data).evaluation()
     eye = Eye(view, (facts["in_channels"], facts["image_size"]))
     images = PreparedImages.of_split(context.prepared / run.key.data, "test")
