@@ -4,8 +4,8 @@
                   class mean, one covariance within classes
     residual      of ViM (Wang et al. 2022): length of what the gallery's principal directions do not explain
     density       local density on the sphere: mean cosine of the answer to its ten nearest, less that of the query
-    nnguide       NNGuide (Park et al. 2023): energy of the query times the mean of its ten nearest cosines, each times the
-                  energy of that gallery image; class means stand for the classifier
+    nnguide       NNGuide (Park et al. 2023): energy of the query times the mean of its ten nearest cosines, each
+                  times the energy of that gallery image; class means stand for the classifier
     gallery       the gallery's part of HolUE (Erlygin and Zaytsev 2024): log odds of the nearest class, each class a
                   von Mises-Fisher distribution around its mean, one concentration for all
     holue         both of its parts together: `gallery`, and the image's own concentration, here the feature's length
@@ -92,7 +92,7 @@ def nnguide(queries: np.ndarray, gallery: np.ndarray, classes: np.ndarray) -> np
     means, concentration = within(gallery, classes)
     energy, bank = (logsumexp(concentration * rows @ means.T, axis=1) for rows in (queries, gallery))
     found = search(queries, gallery, NEAREST)
-    return np.asarray(-energy * (found.cosines * bank[found.indices]).mean(axis=1))
+    return np.asarray(-energy * (found.cosines * bank[found.rows]).mean(axis=1))
 
 
 def ambiguity(queries: np.ndarray, gallery: np.ndarray, classes: np.ndarray) -> np.ndarray:
