@@ -12,7 +12,7 @@ import math
 import signal
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -118,34 +118,16 @@ def laid_out(array: Any, generator: np.random.Generator) -> Any:
 
 
 DTYPES = ("float16", "float32", "float64", "int8", "int64", "uint8", "uint64", "bool", "complex64", "object", "str")
+ODD = (None, 0, -1, 1, 1.5, math.nan, math.inf, -math.inf, 10**30, 1e-300, "x", "", b"x", [], {}, True, 1 + 2j)
 
 
 def spoilt(value: Any, generator: np.random.Generator) -> Any:
     """Return the argument with something done to it: its type, dtype, shape, or some of its entries."""
+    if ((isinstance(value, Mapping) and value) or is_dataclass(value)) and generator.random() < 0.8:
+        return _spoilt_inside(value, generator)
     if not isinstance(value, np.ndarray) or not value.ndim:
-        choices = [
-            None,
-            0,
-            -1,
-            1,
-            1.5,
-            math.nan,
-            math.inf,
-            -math.inf,
-            10**30,
-            1e-300,
-            "x",
-            "",
-            b"x",
-            [],
-            {},
-            True,
-            1 + 2j,
-        ]
-        return choices[generator.integers(len(choices))]
-    kind = generator.choice(["dtype", "shape", "entries", "type", "size"])
-    if value.dtype.kind not in "biuf":
-        kind = "shape"
+        return ODD[generator.integers(len(ODD))]
+    kind = generator.choice(["dtype", "shape", "entries", "type", "size"] if value.dtype.kind in "biuf" else ["shape"])
     if kind == "dtype":
         with np.errstate(all="ignore"), contextlib.suppress(TypeError, ValueError):
             return np.nan_to_num(np.asarray(value).real).astype(DTYPES[generator.integers(len(DTYPES))])
@@ -190,6 +172,16 @@ def spoilt(value: Any, generator: np.random.Generator) -> Any:
     else:
         changed.ravel()[generator.integers(changed.size)] = entry
     return changed
+
+
+def _spoilt_inside(value: Any, generator: np.random.Generator) -> Any:
+    """Return a mapping or dataclass with one of its values spoilt or, of a mapping, gone."""
+    if is_dataclass(value):
+        field = fields(value)[generator.integers(len(fields(value)))]
+        return replace(value, **{field.name: spoilt(getattr(value, field.name), generator)})
+    key = list(value)[generator.integers(len(value))]
+    others = {name: each for name, each in value.items() if name != key}
+    return others | {key: spoilt(value[key], generator)} if generator.random() < 0.8 else others
 
 
 def fuzz(

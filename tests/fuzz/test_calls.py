@@ -7,7 +7,7 @@ from calls import fuzz
 
 from probmetric import directional, metrics, retrieval
 
-CALLS = 1000  # of a room, about; seeded
+CALLS = 1200  # of a room, about; seeded
 
 
 def rows_of(g, count, dim):
@@ -65,6 +65,17 @@ def match(g):
     return {names.get(name, name): made[name] for name in kept} | {"k": int(g.integers(1, 6))}
 
 
+def recorded(g):
+    """The arguments of `match`, images' rows in records."""
+    made = match(g)
+    return made | {"query": {"mean": made.pop("queries")}, "gallery": {"mean": made["gallery"]}}
+
+
+def recorded_among(g):
+    made = labelled(g)
+    return {"record": {"mean": made["embeddings"]}, "labels": made["labels"], "ks": (1, 2), "k": 2}
+
+
 def samples(g):
     count, draws, dim = int(g.integers(2, 8)), int(g.integers(1, 4)), int(g.integers(1, 5))
     return {"samples": g.normal(size=(count, draws, dim)), "labels": g.integers(0, 3, count)}
@@ -110,6 +121,17 @@ def partitions(g):
     return {"first": g.integers(0, 4, count), "second": g.integers(0, 4, count)}
 
 
+def measured(g):
+    """Methods by name, each with a value for some seeds."""
+    counts = g.integers(1, 5, g.integers(1, 12)).tolist()
+    return {"samples": {f"m{i}": metrics.Sample(dict(enumerate(g.random(n).tolist()))) for i, n in enumerate(counts)}}
+
+
+def variances(g):
+    count = int(g.integers(2, 9))
+    return {"variances": 0.01 + g.random(count), "freedom": g.integers(1, 6, count)}
+
+
 METRICS = {
     "agreement": (metrics.agreement, partitions),
     "auroc": (metrics.auroc, two("negative_scores", "positive_scores")),
@@ -126,6 +148,8 @@ METRICS = {
     "mean_interval": (metrics.mean_interval, lambda g: {"values": g.normal(size=g.integers(2, 9)), "confidence": 0.9}),
     "ood_metrics": (metrics.ood_metrics, two("id_uncertainty", "ood_uncertainty")),
     "paired_test": (metrics.paired_test, two("a", "b")),
+    "pairwise_tests": (metrics.pairwise_tests, lambda g: measured(g) | {"least": 3}),
+    "pooled_variances": (metrics.pooled_variances, variances),
     "proxy_transport": (metrics.proxy_transport, proxies),
     "reliability": (metrics.reliability, two("confidence", "correct", "confidence")),
     "roc_curve": (metrics.roc_curve, lambda g: two("id_uncertainty", "ood_uncertainty")(g) | {"points": 5}),
@@ -147,6 +171,8 @@ RETRIEVAL = {
     "retrieval_per_query": (retrieval.retrieval_per_query, searched),
     "search": (retrieval.search, neighbours),
     "search among": (retrieval.search, among),
+    "find_match": (lambda **arguments: retrieval.find_match(**arguments).record, recorded),
+    "match_among": (lambda **arguments: retrieval.match_among(**arguments)[1], recorded_among),
     "match_record": (retrieval.match_record, match),
     "neighbour_votes": (retrieval.neighbour_votes, samples),
     "sampled_retrieval_metrics": (retrieval.sampled_retrieval_metrics, samples),

@@ -4,11 +4,11 @@ import inspect
 
 import numpy as np
 from calls import fuzz
-from test_calls import labelled, probabilities
+from test_calls import labelled, probabilities, rows_of
 
 from probmetric import trust
 
-CALLS = 1000
+CALLS = 1300
 
 
 def answers(function, **more):
@@ -67,12 +67,41 @@ def class_doubts(g):
     return {"class_doubt": made["probabilities"], "labels": made["labels"], "per_class": bool(g.random() < 0.5)}
 
 
+def of_classes(g):
+    labels = g.integers(0, 3, g.integers(1, 20))
+    classes = np.unique(labels).tolist()
+    return {"labels": labels, "shares": dict(zip(classes, g.dirichlet(np.ones(len(classes))).tolist(), strict=True))}
+
+
+def watched(g):
+    doubt = g.random(g.integers(1, 90))
+    return {
+        "reference": g.random(60),
+        "doubt": doubt,
+        "groups": g.integers(0, 9, len(doubt)),
+        "seed": 3,
+    }
+
+
+def checked(g):
+    wrong = g.random(g.integers(1, 90)) < 0.3
+    return {"wrong": wrong, "risk": 0.1, "false_alarms": 0.05, "groups": g.integers(0, 40, len(wrong))}
+
+
+def in_order(g):
+    rows = rows_of(g, int(g.integers(1, 30)), 3)
+    return {"rows": rows, "labels": g.integers(0, 3, len(rows)), "columns": ["session"]}
+
+
 TRUST = {
+    "burst_sentence": (trust.burst_sentence, in_order),
     "certify": (trust.certify, answers(trust.certify, risk=0.3)),
     "certify in groups": (trust.certify, in_groups),
     "certify_pairs": (trust.certify_pairs, answers(trust.certify_pairs, false_accept=0.2)),
     "certify_pairs of identities": (trust.certify_pairs, of_identities),
     "certify_strangers": (trust.certify_strangers, strangers),
+    "class_importance": (trust.class_importance, of_classes),
+    "copies_of": (trust.copies_of, lambda g: {"rows": rows_of(g, 4, 3), "others": rows_of(g, 3, 3)}),
     "contradictory_copies": (trust.contradictory_copies, labelled),
     "coverage_sets": (trust.coverage_sets, class_doubts),
     "fit_p_right": (trust.fit_p_right, fitted),
@@ -80,9 +109,11 @@ TRUST = {
     "fnir_at_fpir": (trust.fnir_at_fpir, identified),
     "identification_rates": (trust.identification_rates, identified),
     "match_e_values": (trust.match_e_values, doubted),
+    "monitor": (trust.monitor, watched),
     "p_right_metrics": (trust.p_right_metrics, answers(trust.p_right_metrics)),
     "select_by_e_values": (trust.select_by_e_values, lambda g: {"e_values": g.exponential(size=9), "fdr": 0.2}),
     "select_matches": (trust.select_matches, lambda g: doubted(g) | {"fdr": 0.2}),
+    "spot_checks": (trust.spot_checks, checked),
     "suspect_labels": (trust.suspect_labels, labelled),
 }
 

@@ -62,7 +62,7 @@ def test_copies_with_two_labels():
     ("embeddings", "labels", "words"),
     [
         (np.eye(3), [0, 0, 0], "one class"),
-        (np.eye(3), [0, 1], "one per embedding"),
+        (np.eye(3), [0, 1], "one for each row"),
         (np.full((3, 2), np.nan), [0, 1, 1], "not finite"),
     ],
 )

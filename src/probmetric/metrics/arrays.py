@@ -6,7 +6,7 @@ its `detach` method. Every complaint names the argument, the first offending pos
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -101,6 +101,37 @@ def labels_of(values: Any, count: int, name: str, of: str, *, least: int = 0) ->
             "Remove unlabelled images first."
         )
     return array
+
+
+def names_of(values: Any, name: str, *, count: int | None = None) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the distinct names of `values` (N,), text or numbers, and the number of each entry among them (N,)."""
+    array = to_numpy(values)
+    for kind in (str, int):  # a column of pandas
+        if array.dtype.kind == "O" and all(isinstance(each, kind) for each in array.flat):
+            array = array.astype(kind)
+    if array.ndim != 1 or len(array) != (len(array) if count is None else count) or array.dtype.kind not in "iufbUSMm":
+        raise ValueError(
+            f"{name} has shape {array.shape}, dtype {array.dtype}; expected ({'N' if count is None else count},), "
+            "one for each row, integers or names."
+        )
+    if array.dtype.kind == "f":
+        check_finite(array, name)
+    classes, codes = np.unique(array, return_inverse=True)
+    return classes, codes.astype(np.int64)
+
+
+def check_mapping(values: Any, name: str, *needed: str) -> None:
+    """Raise a ValueError if argument `name` is no mapping, or lacks one of the keys `needed`."""
+    missing = [key for key in needed if not isinstance(values, Mapping) or key not in values]
+    if missing or not isinstance(values, Mapping):
+        has = list(values) if isinstance(values, Mapping) else type(values).__name__
+        raise ValueError(f"{name} is or has {has!s:.200}; expected a dict{' with ' * bool(needed)}{', '.join(needed)}.")
+
+
+def generator(seed: Any) -> np.random.Generator:
+    """Return NumPy's generator of a seed, an integer from 0."""
+    check_count(seed, "seed", least=0)
+    return np.random.default_rng(seed)
 
 
 def check_choice(value: Any, name: str, allowed: Sequence[Any]) -> None:

@@ -32,6 +32,7 @@ from probmetric.metrics.statistics import (
     NO_UNITS,
     Sample,
     UnitVariance,
+    finite_vector,
     half_width,
     holm,
     p_value_of,
@@ -95,6 +96,13 @@ def pairwise_tests(samples: Mapping[str, Sample], *, least: int = LEAST_SEEDS) -
         >>> round(tests["a", "b"].difference, 3), round(tests["b", "a"].difference, 3), tests["a", "c"]
         (0.367, -0.367, PairTest(p_value=nan, difference=0.4, detectable=nan))
     """
+    arrays.check_mapping(samples, "samples")
+    arrays.check_count(least, "least", least=2)
+    for name, sample in samples.items():
+        if not isinstance(sample, Sample):
+            raise TypeError(f"samples[{name!r}] is a {type(sample).__name__}; expected a Sample of the method.")
+        arrays.check_mapping(sample.values, f"samples[{name!r}].values")
+        finite_vector(list(sample.values.values()), f"samples[{name!r}].values")
     pooled = _pooled({name: sample for name, sample in samples.items() if len(sample.values) >= least})
     pairs = {
         (a, b): _pair(samples[a], samples[b], (pooled[a], pooled[b]) if a in pooled and b in pooled else None, least)
@@ -173,6 +181,11 @@ def pooled_variances(variances: Any, freedom: Any) -> tuple[Doubles, Doubles]:
 
     count = arrays.vector(freedom, "freedom")
     raw = arrays.vector(variances, "variances", count=len(count))
+    if len(raw) < 2 or raw.min() < 0 or not 0 < raw.max() <= LARGEST or not 1 <= count.min() <= count.max() <= 1e9:
+        raise ValueError(
+            f"variances are {raw.min():g} to {raw.max():g} of {len(raw)} methods, freedom {count.min():g} to "
+            f"{count.max():g}; expected at least two variances from 0, not all 0, and degrees of freedom from 1 to 1e9."
+        )
     raw = np.maximum(raw, LEAST_SHARE_OF_MEAN * raw.mean())
     logs = np.log(raw) - digamma(count / 2) + np.log(count / 2)
     by_chance = float(polygamma(1, count / 2).mean())

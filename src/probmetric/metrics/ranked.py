@@ -36,7 +36,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from probmetric.metrics.arrays import check_choice
+from probmetric.metrics.arrays import check_choice, check_mapping, vector
 from probmetric.metrics.record import table
 
 Doubles = NDArray[np.float64]
@@ -115,8 +115,9 @@ def summarize(values: dict[str, Doubles], *, empty: Literal["skip", "zero"] = "s
         (0.5, 0.25)
     """
     check_choice(empty, "empty", ("skip", "zero"))
-    if "positives" not in values:
-        raise ValueError(f"values have no 'positives' but {list(values)}; pass what `retrieval_per_query` returns.")
+    check_mapping(values, "values", "positives", *(f"map_at_{k}" for k in EMPTY_AS_ONE))
+    count = len(vector(values["positives"], "positives"))
+    values = {name: vector(column, name, count=count) for name, column in values.items()}
     answerable = values["positives"] > 0
     kept = answerable if empty == "skip" else np.ones_like(answerable)
     result = {

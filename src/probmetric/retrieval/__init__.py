@@ -9,7 +9,6 @@ from __future__ import annotations
 from probmetric.retrieval.match import Match, find_match, match_among, match_record
 from probmetric.retrieval.measures import retrieval_metrics, retrieval_per_query, summarize
 from probmetric.retrieval.neighbours import Nearest, search
-from probmetric.retrieval.rank_counts import ranks
 from probmetric.retrieval.votes import neighbour_votes, sampled_retrieval_metrics
 
 __all__ = [
@@ -19,7 +18,6 @@ __all__ = [
     "match_among",
     "match_record",
     "neighbour_votes",
-    "ranks",
     "retrieval_metrics",
     "retrieval_per_query",
     "sampled_retrieval_metrics",

@@ -162,6 +162,8 @@ def find_match(
         self_index: (Q,) gallery row of each query, -1 for none.
         ignore: gallery rows that a query is not to find either, as `search` takes them.
     """
+    for name, sides in (("query", query), ("gallery", gallery)):
+        arrays.check_mapping(sides, name, "mean")
     labels = gallery_labels_of(gallery_labels, gallery["mean"])
     rows = numpy_rows(query["mean"], "queries")
     struck = struck_rows(self_index, ignore, (len(rows), len(labels)))
@@ -192,6 +194,7 @@ def match_among(
         ks: cutoffs of recall and precision.
         k: neighbours that vote in the match record.
     """
+    arrays.check_mapping(record, "record", "mean")
     problem, cutoffs = build_problem(record["mean"], labels), checked_cutoffs(ks)
     if k > LONGEST_LIST or not compiles(problem):
         per_query = collect(ranks(problem), problem.relation.counts, cutoffs)

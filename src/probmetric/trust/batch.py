@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-from probmetric.trust.certificates import check_shares, group_numbers
+from probmetric.trust.certificates import check_shares
 
 Doubles = NDArray[np.float64]
 LEVELS = 200
@@ -75,9 +75,9 @@ def select_matches(
     values, wrong, count = _arguments(doubt, calibration)
     below, size = np.arange(len(wrong) + 1.0), len(values)
     if groups is not None:
-        wrong, below, count = _by_groups(calibration, group_numbers(groups, count))
+        wrong, below, count = _by_groups(calibration, arrays.names_of(groups, "groups", count=count)[1])
     p_values = (1 + below[np.searchsorted(wrong, values, side="right")]) / (count + 1)
-    bursts = batch_groups is not None and len(np.unique(group_numbers(batch_groups, size))) < size
+    bursts = batch_groups is not None and len(arrays.names_of(batch_groups, "batch_groups", count=size)[0]) < size
     tests = size * (1 / np.arange(1, size + 1)).sum() if bursts else size
     ordered = np.sort(p_values)
     passed = np.flatnonzero(ordered <= fdr * np.arange(1, size + 1) / tests)

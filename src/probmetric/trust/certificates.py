@@ -248,9 +248,9 @@ def certify(
         )
     wrong = 1.0 - arrays.booleans(right, "right", count=queries)
     weights = None if importance is None else _weights(importance, queries)
-    units = np.arange(queries) if groups is None else group_numbers(groups, queries)
+    units = np.arange(queries) if groups is None else arrays.names_of(groups, "groups", count=queries)[1]
     count, delta = int(units.max()) + 1, (1 - confidence) / tries
-    generator = np.random.default_rng(seed)
+    generator = arrays.generator(seed)
     by_sums = groups is not None or weights is not None
     share = PILOT_OF_GROUPS if by_sums else PILOT if len(doubts) > 1 else 0
     _check_size(count, risk, 1 - delta, "groups" if groups is not None else "labelled queries", share)
@@ -308,7 +308,8 @@ def class_importance(labels: Any, shares: Mapping[Any, float]) -> Doubles:
         >>> class_importance(["a", "a", "b"], {"a": 0.5, "b": 0.5}).tolist()
         [0.75, 0.75, 1.5]
     """
-    names, numbers = np.unique(arrays.to_numpy(labels), return_inverse=True)
+    names, numbers = arrays.names_of(labels, "labels")
+    arrays.check_mapping(shares, "shares")
     missing = sorted({str(name) for name in shares} - {str(name) for name in names.tolist()})
     absent = [name for name in names.tolist() if name not in shares]
     if missing or absent:
@@ -316,7 +317,9 @@ def class_importance(labels: Any, shares: Mapping[Any, float]) -> Doubles:
             f"shares name {', '.join(missing) or 'no class'} that calibration does not show, and lack "
             f"{', '.join(map(str, absent[:3])) or 'none'} that it does; expected the same classes."
         )
-    wanted = np.array([shares[name] for name in names.tolist()], dtype=np.float64)
+    wanted = arrays.vector([shares[name] for name in names.tolist()], "shares")
+    if wanted.min() < 0 or not 0 < wanted.sum() < np.inf:
+        raise ValueError(f"shares are {wanted.min():g} to {wanted.max():g}; expected numbers from 0, not all 0.")
     return np.asarray((wanted / wanted.sum() / np.bincount(numbers) * len(numbers))[numbers])
 
 
@@ -488,14 +491,6 @@ def check_shares(**shares: float) -> None:
     for name, value in shares.items():
         if not 0 < value < 1:
             raise CertificateError(f"{name} is {value:g}; expected a share between 0 and 1, such as 0.01 or 0.9.")
-
-
-def group_numbers(groups: Any, count: int, noun: str = "query") -> Ints:
-    """Return the number, from 0 up, of the group of each of `count` queries; `groups` (Q,) are names or numbers."""
-    names = arrays.to_numpy(groups)
-    if names.shape != (count,):
-        raise ValueError(f"groups has shape {names.shape}; expected ({count},), one for each {noun}.")
-    return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 
 def _pilot_size(units: int, share: int) -> int:

@@ -96,7 +96,8 @@ def burst_sentence(rows: Any, labels: Any = None, columns: Any = ()) -> str:
         columns: names of columns that come with the queries and are not used as groups.
     """
     vectors = arrays.matrix(rows, "rows")[:SEEN]
-    classes = np.zeros(len(vectors)) if labels is None else arrays.to_numpy(labels)[:SEEN]
+    classes = np.zeros(len(rows), int) if labels is None else arrays.names_of(labels, "labels", count=len(rows))[1]
+    classes = classes[:SEEN]
     beside, expected, variance = 0, 0.0, 0.0
     for number in np.unique(classes):
         block = vectors[classes == number]

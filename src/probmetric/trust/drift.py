@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from probmetric.io import FileError, read_csv
 from probmetric.metrics import arrays
-from probmetric.trust.certificates import CertificateError, group_numbers
+from probmetric.trust.certificates import CertificateError
 
 Doubles = NDArray[np.float64]
 RISEN = ((0.4, 1.0), (0.7, 1.0), (1.0, 1.5), (1.0, 2.0), (1.0, 3.0), (0.7, 3.0), (1.5, 2.0))
@@ -88,7 +88,7 @@ def monitor(reference: Any, doubt: Any, *, patience: float = PATIENCE, groups: A
     """
     running = Monitor(reference, patience=patience, seed=seed)
     values = arrays.vector(doubt, "doubt")
-    numbers = np.arange(len(values)) if groups is None else group_numbers(groups, len(values))
+    numbers = np.arange(len(values)) if groups is None else arrays.names_of(groups, "groups", count=len(values))[1]
     first = np.sort(np.unique(numbers, return_index=True)[1])
     alarm = running.watch(values[first])
     if alarm is not None:
@@ -173,7 +173,7 @@ class Monitor:
         self.patience, self.queries = patience, 0
         self.alarm: Alarm | None = None
         self._seen = sorted(values.tolist())
-        self._generator = np.random.default_rng(seed)
+        self._generator = arrays.generator(seed)
         self._bets = np.array(BETS) - 1.0
         self._scale = -scipy.special.betaln(*np.array(BETS).T)
         self._logs = np.full(len(BETS), -np.inf)

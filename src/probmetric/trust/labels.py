@@ -60,7 +60,7 @@ def suspect_labels(embeddings: Any, labels: Any) -> SuspectedLabels:
         ValueError: shapes do not fit, an embedding is not finite, or there is only one class.
     """
     directions = arrays.matrix(embeddings, "embeddings")
-    classes, codes = _classes(labels, len(directions))
+    classes, codes = arrays.names_of(labels, "labels", count=len(directions))
     if len(classes) < 2:
         raise ValueError("labels has one class; a label can only be suspected where there is another class.")
     sums = np.zeros((len(classes), directions.shape[1]))
@@ -83,23 +83,11 @@ def suspect_labels(embeddings: Any, labels: Any) -> SuspectedLabels:
 def contradictory_copies(embeddings: Any, labels: Any) -> NDArray[np.int64]:
     """Return pairs (P, 2) of rows that show one picture (`copies.copy_groups`) under different labels."""
     pictures = copy_groups(arrays.normalized(arrays.matrix(embeddings, "embeddings")))
-    codes = _classes(labels, len(pictures))[1]
+    codes = arrays.names_of(labels, "labels", count=len(pictures))[1]
     order = np.argsort(pictures, kind="stable")
     groups = np.split(order, np.flatnonzero(np.diff(pictures[order])) + 1)
     pairs = (pair for group in groups for pair in combinations(group.tolist(), 2) if codes[pair[0]] != codes[pair[1]])
     return np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
-
-
-def _classes(labels: Any, count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the distinct labels and the number among them of each of `labels` (N,), names or integers."""
-    values = arrays.to_numpy(labels)
-    if values.shape != (count,) or values.dtype.kind not in "iuUSb":
-        raise ValueError(
-            f"labels has shape {values.shape}, dtype {values.dtype}; expected ({count},), one per embedding, "
-            "integers or names."
-        )
-    classes, codes = np.unique(values, return_inverse=True)
-    return classes, codes
 
 
 def _unit(vectors: NDArray[Any]) -> NDArray[np.float64]:

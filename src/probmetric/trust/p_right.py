@@ -177,10 +177,10 @@ def cross_fitted(scores: Mapping[str, Any], right: Any, groups: Any, *, folds: i
 
 def class_folds(groups: Any, *, folds: int = FOLDS, seed: int = 0) -> NDArray[np.int64]:
     """Return the part (N,) in 0..folds-1 of each entry; entries of one of the `groups` (N,) share theirs."""
-    names, codes = np.unique(arrays.to_numpy(groups), return_inverse=True)
+    names, codes = arrays.names_of(groups, "groups")
     if len(names) < 2:
         raise ValueError(f"groups name {len(names)} class; class-disjoint parts need at least 2.")
-    order = np.random.default_rng(seed).permutation(len(names))
+    order = arrays.generator(seed).permutation(len(names))
     return (order % min(folds, len(names)))[codes]
 
 
@@ -209,7 +209,7 @@ def p_right_metrics(probability: Any, right: Any, *, bins: int = BINS) -> dict[s
 
 def ece_floor(probability: Doubles, *, bins: int = BINS, draws: int = 50, seed: int = 0) -> float:
     """Return the mean calibration error of `probability` (N,) against answers drawn with just these probabilities."""
-    generator, binned = np.random.default_rng(seed), EqualMass(arrays.vector(probability, "probability"), bins)
+    generator, binned = arrays.generator(seed), EqualMass(arrays.vector(probability, "probability"), bins)
     drawn = (generator.random(len(probability)) < probability for _ in range(draws))
     return float(np.mean([binned.reliability(right).error("l1") for right in drawn]))
 
@@ -236,8 +236,8 @@ def added_auroc(
     truth = arrays.booleans(right, "right")
     arrays.check_count(resamples, "resamples", most=MOST_RESAMPLES)
     maps = [_Ranked(cross_fitted(scores, truth, groups, seed=seed), truth) for scores in (free, {**free, **own})]
-    names, codes = np.unique(arrays.to_numpy(groups), return_inverse=True)
-    generator = np.random.default_rng(seed)
+    names, codes = arrays.names_of(groups, "groups")
+    generator = arrays.generator(seed)
     drawn = (generator.integers(0, len(names), len(names)) for _ in range(resamples))
     times = (np.bincount(chosen, minlength=len(names))[codes] for chosen in drawn)
     pairs = np.array([[ranked.auroc(weight) for ranked in maps] for weight in times])

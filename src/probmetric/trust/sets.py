@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-from probmetric.trust.certificates import check_shares, group_numbers
+from probmetric.trust.certificates import check_shares
 
 Doubles = NDArray[np.float64]
 
@@ -83,7 +83,7 @@ def coverage_sets(
     if classes.max() >= doubts.shape[1]:
         raise ValueError(f"labels go up to {classes.max()}; class_doubt has {doubts.shape[1]} columns, from 0 up.")
     true = doubts[np.arange(len(doubts)), classes]
-    units = np.arange(len(true)) if groups is None else group_numbers(groups, len(true))
+    units = np.arange(len(true)) if groups is None else arrays.names_of(groups, "groups", count=len(true))[1]
     if per_class:
         parts = [classes == number for number in range(doubts.shape[1])]
         thresholds = np.array([_quantile(true[part], units[part], miss) for part in parts])

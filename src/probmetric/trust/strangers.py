@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-from probmetric.trust.certificates import group_numbers
 from probmetric.trust.tolerance import one_of_each, tolerance_limit
 
 Doubles = NDArray[np.float64]
@@ -78,7 +77,7 @@ def certify_strangers(
     """
     doubts, values = arrays.vector(known, "known"), arrays.vector(strangers, "strangers")
     if groups is not None:
-        values = values[one_of_each(group_numbers(groups, len(values), "stranger"), seed=seed)]
+        values = values[one_of_each(arrays.names_of(groups, "groups", count=len(values))[1], seed=seed)]
     limit = tolerance_limit(-values, share=false_accept, confidence=confidence, noun="strangers")
     threshold = -limit.threshold
     return StrangerCertificate(

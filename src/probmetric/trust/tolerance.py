@@ -71,7 +71,7 @@ def tolerance_limit(values: Any, *, share: float, confidence: float, noun: str =
 def one_of_each(groups: Any, *, seed: int = 0) -> Ints:
     """Return rows (G,) that show every group of `groups` (N,) once, drawn at random."""
     values = arrays.to_numpy(groups)
-    order = np.random.default_rng(seed).permutation(len(values))
+    order = arrays.generator(seed).permutation(len(values))
     return np.sort(order[np.unique(values[order], return_index=True)[1]])
 
 
@@ -87,7 +87,7 @@ def disjoint_pairs(identities: Any, *, seed: int = 0) -> Ints:
         raise ValueError(f"identities has shape {values.shape}; expected (P, 2), the two identities of every pair.")
     numbers = np.unique(values, return_inverse=True)[1].reshape(values.shape)
     degree = np.bincount(numbers.ravel())
-    chance = np.random.default_rng(seed).random(len(values))
+    chance = arrays.generator(seed).random(len(values))
     taken = np.zeros(len(degree), dtype=bool)
     rows: list[int] = []
     order = np.lexsort((chance, degree[numbers].sum(axis=1)))
