@@ -90,7 +90,27 @@ def test_every_number_of_a_record_is_finite(name: str) -> None:
         record = predictor(made())
         assert all(torch.isfinite(value).all() for value in record.tensors().values()), kind
     torch.testing.assert_close(predictor(images().double()).uncertainty, predictor(images()).uncertainty)
-    assert outcome(predictor, [])[0] == "refused"
+    for wrong in ([], (images() * 50).to(torch.uint8), images() > 0, images().numpy(), [images().numpy()]):
+        assert outcome(predictor, wrong)[0] == "refused"
+
+
+@pytest.mark.parametrize("name", [name for name in list_uncertainties() if create_uncertainty(name).fits])
+def test_a_posterior_is_fitted_to_images_of_any_precision(name: str) -> None:
+    contract = UncertaintyContract()
+    contract.name = name
+
+    def fitted(dtype: torch.dtype) -> tuple[str, Any]:
+        encoder, uncertainty, arguments = contract.prepared()
+        batches = [(images.to(dtype), labels) for images, labels in tiny_batches()]
+        generator = torch.Generator().manual_seed(0)
+        return outcome(
+            uncertainty.fit, encoder, batches, loss=arguments["loss"], generator=generator, validation=batches
+        )
+
+    torch.testing.assert_close(fitted(torch.float64)[1], fitted(torch.float32)[1])
+    assert fitted(torch.float16)[0] == "result"
+    if name != "hib":  # learns nothing after training
+        assert fitted(torch.uint8)[0] == "refused"
 
 
 @pytest.mark.parametrize("name", ["mc_dropout", "laplace", "norm", "head_inputs"])

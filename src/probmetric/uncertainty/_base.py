@@ -212,7 +212,8 @@ class Uncertainty:
         validation: Batches | None = None,
     ) -> Posterior:
         """Fit on training batches of (images (B, ...), labels (B,)) and return the posterior's tensors."""
-        return self.fitted(Fitting(encoder, batches, loss, generator, validation))
+        held_out = None if validation is None else _Inputs(encoder, validation)
+        return self.fitted(Fitting(encoder, _Inputs(encoder, batches), loss, generator, held_out))
 
     def bind(
         self, encoder: Encoder, *, loss: Loss | None = None, posterior: Posterior | None = None, seed: int
@@ -286,9 +287,29 @@ def device_of(encoder: nn.Module, images: Tensor) -> torch.device:
 
 
 def inputs_for(encoder: nn.Module, images: Tensor) -> Tensor:
-    """Return images (B, ...) where the encoder computes, floating-point ones in its precision."""
+    """Return images (B, ...) where the encoder computes, in its precision.
+
+    Raises:
+        TypeError: they are no floating-point tensor.
+    """
+    if not isinstance(images, Tensor) or not images.is_floating_point():
+        kind = getattr(images, "dtype", type(images).__name__)
+        raise TypeError(
+            f"images are {kind}; a network reads normalised floating-point tensors: those of the view it was trained "
+            "with, or hand the pictures to `Model.embed`."
+        )
     parameter = next((part for part in encoder.parameters() if part.is_floating_point()), images)
-    return images.to(parameter.device, parameter.dtype if images.is_floating_point() else images.dtype)
+    return images.to(parameter.device, parameter.dtype)
+
+
+class _Inputs:
+    """Batches of (images, labels) with the images as `inputs_for` returns them, however often they are gone through."""
+
+    def __init__(self, encoder: nn.Module, batches: Batches) -> None:
+        self.encoder, self.batches = encoder, batches
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return ((inputs_for(self.encoder, images), labels) for images, labels in self.batches)
 
 
 def linear_head(encoder: Encoder) -> nn.Linear:

@@ -76,7 +76,7 @@ class Ensemble(Summarised):
         cross: Tensor | None = None
         with evaluating(ensemble):
             for images, _ in fitting.batches:
-                units = ensemble(images.to(fitting.device)).double().cpu()
+                units = ensemble(images).double().cpu()
                 product = units.transpose(1, 2) @ units[0]
                 cross = product if cross is None else cross + product
         if cross is None:

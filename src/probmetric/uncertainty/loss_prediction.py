@@ -74,7 +74,7 @@ def _losses(fitting: Fitting) -> list[tuple[Tensor, Tensor]]:
     encoder, device, made = fitting.encoder, fitting.device, []
     with evaluating(encoder, fitting.loss):
         for images, labels in fitting.batches:
-            features = encoder.features(images.to(device))
+            features = encoder.features(images)
             embeddings = features if encoder.head is None else encoder.head(features)
             probabilities = class_probabilities(fitting.loss, embeddings, 0)
             if probabilities is None:

@@ -73,7 +73,7 @@ class PFE(GaussianHead):
         encoder, device, cached = fitting.encoder, fitting.device, []
         with evaluating(encoder):
             for images, labels in fitting.batches:
-                features = encoder.features(images.to(device))
+                features = encoder.features(images)
                 means = self.locate(features if encoder.head is None else encoder.head(features))
                 counts, _ = mined_pairs(means, labels.to(device), margin=self.margin, triplets=self.triplets)
                 if bool((counts > 0).any()):

@@ -46,7 +46,7 @@ class Temperature(Uncertainty):
         with evaluating(fitting.encoder, loss):
             rows, targets = [], []
             for images, labels in fitting.validation:
-                embeddings = fitting.encoder(images.to(fitting.device))
+                embeddings = fitting.encoder(images)
                 rows.append(class_log_probabilities(loss, embeddings, seed).double().cpu())
                 targets.append(labels.cpu())
         log_probabilities, target = torch.cat(rows), torch.cat(targets)

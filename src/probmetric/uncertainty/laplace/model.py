@@ -90,7 +90,7 @@ class LastLayerPosterior(Sampled):
         """Yield inputs and outputs of the last layer, and labels; the first features go to `kept`, for the record."""
         head = linear_head(fitting.encoder)
         for images, labels in fitting.batches:
-            features = fitting.encoder.features(images.to(fitting.device))
+            features = fitting.encoder.features(images)
             if sum(map(len, kept)) < RECORDED:
                 kept.append(features)
             yield augment(features, head), head(features), labels.to(fitting.device)
@@ -117,7 +117,7 @@ class LastLayerPosterior(Sampled):
         """Set the prior precision that gives the largest area under the validation sparsification curve."""
         encoder, device = fitting.encoder, fitting.device
         seen = fitting.validation or ()
-        parts = [(encoder.features(images.to(device)), labels.to(device)) for images, labels in seen]
+        parts = [(encoder.features(images), labels.to(device)) for images, labels in seen]
         features, labels = (torch.cat(column) for column in zip(*parts, strict=True))
 
         def area(precision: float) -> float:
