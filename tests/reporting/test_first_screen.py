@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,9 +14,10 @@ from probmetric.data.manifest import read_table, values_of, write_manifest
 from probmetric.io import read_yaml, write_json, write_tensors, write_yaml
 from probmetric.metrics.statistics import Sample
 from probmetric.reporting.answers import answers
+from probmetric.reporting.certified import Promise
 from probmetric.reporting.figures import histograms, montages
 from probmetric.reporting.figures.montages import RIGHT, WRONG, Album
-from probmetric.reporting.headline import gain_over, headlines
+from probmetric.reporting.headline import _lead, gain_over, headlines
 from probmetric.reporting.page import render
 from probmetric.reporting.questions import COLUMNS, browsers
 from probmetric.reporting.report import contents_of, write_page
@@ -85,6 +87,15 @@ def test_frozen_features_that_are_best_are_called_so_and_what_is_below_is_marked
     assert table.set_index("method")["below_frozen"].to_dict() == {"tuned": True, "frozen": False}
     assert "| tuned ▼ |" in "\n".join(markdown(table))
     assert 'title="below the frozen features"' in render(contents_of(context))
+
+
+def test_promises_of_two_risks_are_not_compared_in_silence():
+    best = Promise(answered=77.0, wrong=4.0, risk=0.05, confidence=0.9)
+    alone = Promise(answered=71.0, wrong=4.0, risk=0.05, confidence=0.9)
+    first = "Of 100 questions 77 are answered, 4 of them wrong. Frozen features alone: 71 and 4"
+    assert _lead(best, alone) == f"{first}."
+    assert _lead(best, replace(alone, risk=0.1)) == f"{first}, for a promise of 10 % in place of 5 %."
+    assert _lead(best, None) == "Of 100 questions 77 are answered, 4 of them wrong."
 
 
 def test_what_frozen_features_cannot_vary_in_is_not_a_sample():

@@ -63,8 +63,11 @@ def _lead(best: Promise | None, alone: Promise | None) -> str:
         return ""
     if not best.answered:
         return f"Of 100 questions none can be answered: more than {100 * best.risk:g} % of the answers may be wrong."
-    beside = f" Frozen features alone: {alone.answered:.0f} and {alone.wrong:.0f}." if alone else ""
-    return f"Of 100 questions {best.numbers}.{beside}"
+    if alone is None:
+        return f"Of 100 questions {best.numbers}."
+    promises = f", for a promise of {100 * alone.risk:g} % in place of {100 * best.risk:g} %"
+    other = promises if alone.risk != best.risk else ""
+    return f"Of 100 questions {best.numbers}. Frozen features alone: {alone.answered:.0f} and {alone.wrong:.0f}{other}."
 
 
 def _held(promise: Promise | None) -> str:
