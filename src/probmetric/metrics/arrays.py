@@ -83,7 +83,8 @@ def row_norms(array: NDArray[Any]) -> NDArray[np.float64]:
 def normalized(array: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return rows of `array` (N,M) divided by their norms (float64 division, float32 result); a zero row stays one."""
     norms = row_norms(array)
-    return (array / np.where(norms > 0.0, norms, 1.0)[:, None]).astype(np.float32)
+    unit = np.empty(array.shape, dtype=np.float32)
+    return np.divide(array, np.where(norms > 0.0, norms, 1.0)[:, None], out=unit, casting="same_kind")
 
 
 def labels_of(values: Any, count: int, name: str, of: str, *, least: int = 0) -> NDArray[np.int64]:

@@ -11,7 +11,7 @@ labels         rows that are nearer to another class than to their own
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -37,6 +37,7 @@ LARGEST_WHITENED = 4096  # dimensions
 ASKED = 10_000  # rows of a larger gallery that are asked once more: whitened, as strangers
 SUSPECTS = 20
 WIDTH, HEIGHT, MARGIN = 420, 280, 40
+Doubts = Mapping[str, np.ndarray]
 GENERATOR = '<meta name="generator" content="probmetric report">'
 STYLE = """
 :root { color-scheme: light dark; }
@@ -60,7 +61,7 @@ class Contents:
         answers: to the calibration queries, or to each row asked among the others.
         stated: P(right) of each answer by a map that saw other classes; None where that cannot be fitted.
         certificates: those that could be made, by risk.
-        strangers: the answers to rows whose class was taken out of the gallery, and to others; None with few classes.
+        strangers: free doubts of rows whose class was taken out of the gallery, and of others; None with few classes.
         among: whether each row was asked among the others.
     """
 
@@ -68,7 +69,7 @@ class Contents:
     answers: Answers
     stated: np.ndarray | None
     certificates: Sequence[Certificate]
-    strangers: tuple[Answers, Answers] | None
+    strangers: tuple[Doubts, Doubts] | None
     among: bool = True
 
 
@@ -128,8 +129,8 @@ def _certificates(certified: Callable[[float], Certificate]) -> list[Certificate
     return [certificate for certificate in made if certificate.threshold is not None]
 
 
-def _strangers(gallery: Gallery) -> tuple[Answers, Answers] | None:
-    """Return the answers to strangers and to the others, where a fifth of the classes is taken out of the gallery."""
+def _strangers(gallery: Gallery) -> tuple[Doubts, Doubts] | None:
+    """Return the free doubts of strangers, a fifth of the classes being taken out of the gallery, and of others."""
     labels, rows = gallery.labels, gallery.record
     classes = np.unique(labels)
     if len(classes) < 5:
@@ -146,7 +147,7 @@ def _strangers(gallery: Gallery) -> tuple[Answers, Answers] | None:
     )
     truths = np.full(len(strangers), -1), labels[familiar]
     first, second = (
-        asked_in(record, truth, searched, labels[rest]) for record, truth in zip(questions, truths, strict=True)
+        asked_in(record, truth, searched, labels[rest]).free for record, truth in zip(questions, truths, strict=True)
     )
     return first, second
 
@@ -184,19 +185,19 @@ def _retrieval(contents: Contents) -> str:
             )
             rows.append(["whitened", values["recall_at_1"], values["map_at_r"]])
         else:
-            nearest = search(whitened[queries], whitened, self_index=queries).rows[:, 0]
+            nearest = search(whitened[queries], whitened, self_index=queries, normalize=True).rows[:, 0]
             answerable = np.bincount(labels)[labels[queries]] > 1
             rows.append(["whitened", float((labels[nearest] == labels[queries])[answerable].mean())])
     return f"<h2>Retrieval</h2>{_table(['vectors', 'recall@1', 'MAP@R'][: len(rows[0])], rows)}"
 
 
 def _whitened(mean: np.ndarray) -> np.ndarray:
-    """Return unit rows (N, M) with equal variance in all directions, but for a tenth of the mean variance."""
+    """Return unit rows (N, M) with equal variance in all directions, but for a tenth of the mean; many in float16."""
     some = np.asarray(mean[np.sort(np.random.default_rng(0).permutation(len(mean))[:ASKED])])
     centre = some.mean(axis=0)
     values, vectors = np.linalg.eigh((some - centre).T @ (some - centre) / len(some))
     turn = (vectors / np.sqrt(np.maximum(values, 0) + 0.1 * values.mean())).astype(np.float32)
-    whitened = np.empty(mean.shape, dtype=np.float32)
+    whitened = np.empty(mean.shape, dtype=np.float32 if len(mean) <= ASKED else np.float16)
     for start in range(0, len(mean), ASKED):
         block = (mean[start : start + ASKED] - centre) @ turn
         length = np.linalg.norm(block, axis=1, keepdims=True)
@@ -253,7 +254,7 @@ def _of_strangers(contents: Contents) -> str:
     if contents.strangers is None:
         return ""
     strange, familiar = contents.strangers
-    values = {name: auroc(doubt, strange.doubts[name]) for name, doubt in familiar.free.items()}
+    values = {name: auroc(doubt, strange[name]) for name, doubt in familiar.items()}
     rows = sorted(values.items(), key=lambda item: -item[1])
     return (
         "<h2>Strangers</h2><p>A fifth of the classes was taken out of the gallery; their rows are strangers.</p>"

@@ -284,6 +284,6 @@ def records_digest(mean: Any, labels: Any) -> str:
     """Return the SHA-256 of embeddings (N,M) and classes (N,): which gallery, or calibration set, is meant."""
     rows = np.ascontiguousarray(arrays.to_numpy(mean), dtype=np.float32)
     digest = hashlib.sha256(f"{rows.shape}".encode())
-    digest.update(rows.tobytes())
+    digest.update(rows.data)
     digest.update(np.ascontiguousarray(arrays.to_numpy(labels), dtype=np.int64).tobytes())
     return digest.hexdigest()

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from probmetric.metrics import arrays
 from probmetric.trust.copies import copy_groups
 
-BLOCK = 4096  # images compared with all classes at once
+BLOCK = 1024  # images compared with all classes at once
 
 
 @dataclass(frozen=True)

@@ -210,7 +210,7 @@ def _of_parquet(file: Path, vectors: bool) -> Columns:
 
     with (
         refusing(f"{file} cannot be read", "write it again", OSError, pa.ArrowException),
-        pq.ParquetFile(file, memory_map=True, pre_buffer=False) as parts,
+        pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False) as parts,
     ):
         lists = [field.name for field in parts.schema_arrow if pa.types.is_nested(field.type)]
         table = parts.read([name for name in parts.schema_arrow.names if name not in lists])
@@ -218,6 +218,7 @@ def _of_parquet(file: Path, vectors: bool) -> Columns:
         if not count:
             raise DataError(f"{file} lists nothing.")
         columns = {name: _matrix(file, name, parts) for name in lists if vectors and _of_lists(parts, name)}
+    pa.default_memory_pool().release_unused()  # as much as the vectors hold
     for name, column in zip(table.column_names, table.columns, strict=True):
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         if pa.types.is_primitive(kind) and not pa.types.is_temporal(kind) and not column.null_count:
