@@ -397,8 +397,16 @@ def test_shares_of_deployment_weigh_the_calibration(tmp_path, capsys, monkeypatc
     assert main(["certify", "shop.npz", "--risk", "0.3"]) == 0
     assert "name their shares" in capsys.readouterr().out
     assert main(["certify", "shop.npz", "--risk", "0.3", "--shares", "shares.csv"]) == 0
-    assert "name their shares" not in capsys.readouterr().out
-    assert Gallery.open("shop.gallery").certificates[0].weighted
+    said = capsys.readouterr().out
+    assert "name their shares" not in said
+    assert "asked about as often as its share says" in said
+    gallery = Gallery.open("shop.gallery")
+    assert gallery.certificates[0].weighted
+    others = blobs(40, seed=1)[0], np.where(np.array(labels) == names[0], "unknown", labels)
+    shares = dict.fromkeys([*names[1:], "strangers"], 1.0)
+    assert gallery.certify(None, *others, risk=0.3, score="gap", shares=shares).queries == len(labels)
+    with pytest.raises(ValueError, match="lack strangers"):
+        gallery.certify(None, *others, risk=0.3, score="gap", shares=dict.fromkeys(names[1:], 1.0))
     (tmp_path / "shares.csv").write_text("class,share\nx,none\n")
     assert main(["certify", "shop.npz", "--risk", "0.3", "--shares", "shares.csv"]) == 2
     assert "a share is a number" in capsys.readouterr().err

@@ -212,6 +212,21 @@ def test_e_values_of_wrong_answers_are_at_most_one_on_average():
     assert np.mean(totals) <= 1 + 3.1 * np.std(totals) / np.sqrt(1500)
 
 
+def test_e_values_count_a_burst_once_and_refuse_a_batch_of_bursts():
+    generator = np.random.default_rng(13)
+    totals = {True: [], False: []}
+    for _ in range(1500):
+        doubt, right, _ = burst_answers(generator, 1, 1)
+        *calibration, groups = burst_answers(generator, 10, 20)
+        for named in totals:
+            e_value = match_e_values(doubt, tuple(calibration), groups=groups if named else None)[0]
+            totals[named].append(float(e_value) * (not right[0]))
+    assert np.mean(totals[True]) <= 1 + 3.1 * np.std(totals[True]) / np.sqrt(1500)
+    assert np.mean(totals[False]) > 1.5
+    with pytest.raises(ValueError, match="share a group"):
+        match_e_values([0.1, 0.2], tuple(calibration), batch_groups=["walk", "walk"])
+
+
 def test_nothing_is_accepted_where_calibration_is_all_wrong():
     assert not select_matches([40.0, 60.0], (np.arange(100), np.zeros(100)), fdr=0.2).accepted.any()
 

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 NUMBERED = re.compile(r"image \d+")  # what has no name is called so
 OnError = Literal["raise", "skip"]
 ELSEWHERE = "searched elsewhere, lists of "
+STRANGERS = "strangers"  # among `shares`: all classes that the gallery has not
 FITTED = 0.2  # share of the gallery's own answers that P(right) is fitted to; the others are certified
 
 log = logging.getLogger(__name__)
@@ -575,7 +576,8 @@ class Gallery:
             options: `confidence`, the chance that the promise holds (0.9); `score`, what decides (P(right); without
                 `images` that is fitted to a fifth of the answers and certified with the others; several joined by
                 commas: the pilot chooses); `tries`, how many scores are to be tried on these images one after the
-                other; `shares`, class -> how often it is asked about in deployment, where calibration differs.
+                other; `shares`, class -> how often it is asked about in deployment, where calibration differs;
+                "strangers" are all classes that the gallery has not.
 
         Raises:
             CertificateError: no labels, too few images, copies of gallery images; says what is needed.
@@ -670,9 +672,9 @@ class Gallery:
         return judged, p_right, groups, found, labels
 
     def _names_of(self, labels: np.ndarray) -> np.ndarray:
-        """Return the names of classes by number (Q,)."""
+        """Return the names of classes by number (Q,), `STRANGERS` for those that the gallery has not."""
         names = dict(zip(self.labels.tolist(), self.class_names, strict=True))
-        return np.array([names.get(label, "") for label in labels.tolist()])
+        return np.array([names.get(label, STRANGERS) for label in labels.tolist()])
 
     def _calibration(
         self, model: Embedder | None, images: Any, class_names: Sequence[str] | None

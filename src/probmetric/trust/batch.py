@@ -17,7 +17,8 @@ E[max over levels of (FDR at the level / level)] <= 1, so that any level may be 
 
 Where calibration answers come in groups (people, sessions) of n_g answers, each counts 1 / n_g and n is the number of
 groups. Where answers of the batch do, their p-values depend on each other: B becomes B (1 + 1/2 + ... + 1/B) (Benjamini
-and Yekutieli 2001), which accepts fewer.
+and Yekutieli 2001), which accepts fewer. E-values take one calibration answer of each group, and no batch of groups:
+its doubts are among the t.
 
 What is drawn: calibration and batch, exchangeably, or groups of them. What breaks it: a batch from elsewhere,
 bursts of one source that are not named.
@@ -33,6 +34,7 @@ from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
 from probmetric.trust.certificates import check_shares
+from probmetric.trust.tolerance import one_of_each
 
 Doubles = NDArray[np.float64]
 LEVELS = 200
@@ -85,8 +87,13 @@ def select_matches(
     return Selection(p_values <= limit, fdr, p_values)
 
 
-def match_e_values(doubt: Any, calibration: tuple[Any, Any]) -> Doubles:
+def match_e_values(
+    doubt: Any, calibration: tuple[Any, Any], *, groups: Any = None, batch_groups: Any = None
+) -> Doubles:
     """Return the e-value (B,) of "the answer is wrong" of every answer; arguments as of `select_matches`.
+
+    Raises:
+        ValueError: answers of the batch come together, which e-values do not allow for.
 
     Examples:
         >>> doubts = np.linspace(0, 1, 100)
@@ -94,6 +101,13 @@ def match_e_values(doubt: Any, calibration: tuple[Any, Any]) -> Doubles:
         [49.1, 0.2]
     """
     values, wrong, count = _arguments(doubt, calibration)
+    size = len(values)
+    if batch_groups is not None and len(arrays.names_of(batch_groups, "batch_groups", count=size)[0]) < size:
+        raise ValueError("answers of the batch share a group; keep one of each group, or take `select_matches`.")
+    if groups is not None:
+        once = one_of_each(arrays.names_of(groups, "groups", count=count)[1])
+        calibration = tuple(arrays.to_numpy(each)[once] for each in calibration)
+        values, wrong, count = _arguments(doubt, calibration)
     together = np.sort(np.concatenate([values, arrays.vector(calibration[0], "calibration doubt")]))
     places = np.unique(np.linspace(0, len(together) - 1, LEVELS).astype(np.int64))
     levels = together[places]

@@ -110,6 +110,8 @@ def certify_record(
         options["groups"] = record["label"]
     elif "importance" not in options and _balanced(record["label"]):
         facts["valid_for"] += ", each about as often: where deployment has some more often, name their shares"
+    if options.get("importance") is not None:
+        facts["valid_for"] += "; each class is asked about as often as its share says"
     certificate = certify(deciding, record["right"], risk=risk, **facts, **options)
     reference = deciding[certificate.score]
     if options.get("groups") is not None:
