@@ -1,6 +1,7 @@
 """Errors meant for people."""
 
 import re
+import urllib.parse
 
 
 class ProbMetricError(Exception):
@@ -26,6 +27,25 @@ def is_out_of_memory(error: Exception) -> bool:
     )
 
 
+# A password in user:password@host, with "/" in it too (a port is none); a token alone before a web host; a parameter.
+_SECRETS = re.compile(
+    r"(?:https?:|//)[^/@\s:]*:(?!\d+(?:/|$))[^@\s]*@|https?://[^/@\s]+@"
+    r"|(?:[?&;#]|odbc_connect=)[^=&]*(?:pass|pwd|secret|token|key|auth)[^=&]*=[^&\s]",
+    re.IGNORECASE,
+)
+
+
+def holds_secret(address: str) -> bool:
+    """Whether an address has a password or token in it, in plain or with %-signs."""
+    return any(_SECRETS.search(text) for text in (address, urllib.parse.unquote_plus(address)))
+
+
+def without_secrets(text: str) -> str:
+    """Return a text with *** in place of addresses that hold a password or token."""
+    return re.sub(r"\S+", lambda word: "***" if holds_secret(word[0]) else word[0], text)
+
+
 def harmless(text: str) -> str:
-    """Return a text without control characters: names of files must not steer the terminal."""
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda match: match[0].encode("unicode_escape").decode(), text)
+    """Return a text for a terminal: no control characters, by which names of files could steer it, and no passwords."""
+    plain = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda match: match[0].encode("unicode_escape").decode(), text)
+    return without_secrets(plain)

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from probmetric.config import Params, parse
 from probmetric.config.params import check_store
 from probmetric.errors import ProbMetricError
 from probmetric.io import FileError, sha256_file
+from probmetric.serving import load
 from probmetric.tracking import track, ui_addresses, ui_command
 from probmetric.tracking.store import CHILD_OF
 
@@ -372,9 +374,13 @@ def test_a_server_that_never_answers_costs_ten_seconds(tracked, monkeypatch):
         "https://me:" + "s/hunter22@example.org",
         "https://example.org/x?access_token=" + "hunter22",
         "postgresql://me@db/mlflow?password=" + "hunter22",
+        "https://example.org/x#access_token=" + "hunter22",
+        "mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BPWD%3D" + "hunter22",
+        "https:me:" + "hunter22@example.org",
+        "//me:" + "hunter22@example.org/x",
     ],
 )
-def test_a_password_in_the_address_is_refused_and_not_repeated(tracked, address):
+def test_a_password_in_the_address_is_refused_and_not_repeated(tracked, address, monkeypatch):
     """It would stand in plans, logs and messages."""
     calls = [
         lambda: track("study", tracked.folders[:1], "reports/study", store_uri=address, artifact_root="unused"),
@@ -384,6 +390,14 @@ def test_a_password_in_the_address_is_refused_and_not_repeated(tracked, address)
         with pytest.raises(ProbMetricError, match=r"holds a password; .*MLFLOW_TRACKING_PASSWORD") as error:
             call()
         assert "hunter22" not in str(error.value)
+    for wrong in ([address], {"store": [address]}, f"store:{address}"):
+        with pytest.raises(ProbMetricError, match=r"\*\*\*") as error:
+            parse(Params, {"datasets": ["digits"], "tracking": wrong}, "params.yaml")
+        assert "hunter22" not in str(error.value)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    with pytest.raises(ProbMetricError, match="holds a password") as error:
+        load("models:/shop/1")
+    assert "hunter22" not in "".join(traceback.format_exception(error.value))
     assert not [path for path in tracked.root.rglob("*") if path.is_file() and b"hunter22" in path.read_bytes()]
 
 
@@ -391,6 +405,7 @@ def test_a_password_in_the_address_is_refused_and_not_repeated(tracked, address)
     "address",
     [
         "sqlite:///mlflow.db",
+        "sqlite:////home/me@work:1/mlflow.db",
         "http://127.0.0.1:5000",
         "https://example.org:443/a@b",
         "postgresql://me@db:5432/mlflow?ssl=on",

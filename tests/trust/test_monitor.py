@@ -6,11 +6,11 @@ from scipy.stats import beta, kstest
 from probmetric.cli import main
 from probmetric.data import load_columns, open_images
 from probmetric.data.views._base import stacked
-from probmetric.io import FileError
+from probmetric.io import FileError, cell_text
 from probmetric.trust.answers import asked_in
 from probmetric.trust.certificates import CertificateError, certify
 from probmetric.trust.deployed import deployed_p_right
-from probmetric.trust.drift import BETS, Monitor, logged_doubts, monitor
+from probmetric.trust.drift import BETS, Monitor, logged_checks, logged_doubts, monitor
 
 
 def test_p_values_of_clean_queries_are_uniform_also_with_ties():
@@ -198,3 +198,14 @@ def test_the_command_watches_errors_and_groups(tmp_path, capsys):
     empty.write_text("image,class_name,truth\n1,a,\n")
     assert main([*command, str(empty), "--labelled"]) == 2
     assert "no answer given has a class in the column 'truth'" in capsys.readouterr().err
+
+
+def test_a_class_that_a_spreadsheet_would_compute_is_the_class_it_was(tmp_path):
+    """`search --csv` puts a quote in front of such names; who labels answers need not."""
+    log = tmp_path / "log.csv"
+    names = ["-1", "+", "=a", "@b", "＝c", "d"]
+    log.write_text("class_name,truth\n" + "".join(f"{cell_text(name)},{name}\n" for name in names) + "'-1,d\n")
+    checked, wrong = logged_checks(log, "truth")
+    assert checked.all()
+    assert wrong.tolist() == [False] * len(names) + [True]
+    assert cell_text("-1") == "'-1"

@@ -19,7 +19,7 @@ from pydantic_core import core_schema
 
 from probmetric import losses, models, uncertainty
 from probmetric.data import views
-from probmetric.errors import ProbMetricError
+from probmetric.errors import ProbMetricError, without_secrets
 from probmetric.io import FileError, read_yaml
 from probmetric.registry import Registry, nearest
 
@@ -238,7 +238,7 @@ def _explain(model: type[BaseModel], problem: Any, where: str) -> str:
     if problem["type"] == "value_error":
         return f"{place}: {problem['msg'].removeprefix('Value error, ')}"
     shown = problem["input"]
-    value = f" (found {shown!r})" if isinstance(shown, str | int | float | bool | list | tuple) else ""
+    value = without_secrets(f" (found {shown!r})") if isinstance(shown, str | int | float | bool | list | tuple) else ""
     return f"{place}: {problem['msg'].removeprefix('Input ')}{value}"
 
 

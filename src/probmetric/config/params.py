@@ -24,6 +24,7 @@ from probmetric.config.components import (
 )
 from probmetric.config.settings import DEFAULT_BACKBONE, DEFAULT_UNCERTAINTY, Dim, Evaluation, Training
 from probmetric.data.sources import REGISTRY as DATASETS
+from probmetric.errors import holds_secret
 from probmetric.io import FileError
 from probmetric.io.folders import check_apart
 from probmetric.registry import load_plugins, nearest
@@ -125,21 +126,13 @@ class Noise(Strict):
         return value
 
 
-# A password in user:password@host, with "/" in it too (a port is none); a token alone before a web host; a parameter.
-_SECRETS = re.compile(
-    r"://[^/@\s:]*:(?!\d+(?:/|$))[^@\s]*@|https?://[^/@\s]+@"
-    r"|[?&;][^=&]*(?:pass|pwd|secret|token|key|auth)[^=&]*=[^&\s]",
-    re.IGNORECASE,
-)
-
-
 def check_store(address: str) -> str:
     """Return the address of an MLflow store.
 
     Raises:
         ValueError: it holds a password or token, which plans, logs and messages would repeat.
     """
-    if _SECRETS.search(address):
+    if holds_secret(address):
         raise ValueError(
             "the address of the MLflow store or of its artifacts holds a password; leave it out and set "
             "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (or MLFLOW_TRACKING_TOKEN), for PostgreSQL "

@@ -108,6 +108,11 @@ def read_text(path: str | Path, fix: str = "delete it and run again") -> str:
         raise read_problem(path, error) from error
 
 
+def cell_text(text: str) -> str:
+    """Return `text` for a CSV file, with a quote in front if a spreadsheet would take it for a formula."""
+    return f"'{text}" if text.startswith(tuple("=+-@\t\r\n＝＋－＠")) else text
+
+
 def read_csv(
     path: str | Path, fix: str = "delete it and run again", delimiter: str = ","
 ) -> tuple[list[str], list[dict[str, str]]]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from probmetric.io import cell_text
 from probmetric.metrics import better, direction, heading
 from probmetric.reporting.comparison import Cell, compare, other_lengths
 from probmetric.reporting.settings import frozen_baselines
@@ -99,13 +100,8 @@ def _measurement(metric: str, cell: Cell | None, *, finished: bool) -> dict[str,
 
 def csv_text(table: pd.DataFrame) -> str:
     """Return one line per method and metric, full precision, readable by a spreadsheet or pandas."""
-    shown = table.assign(label=table["label"].map(plain_text))
+    shown = table.assign(label=table["label"].map(cell_text))
     return shown.to_csv(columns=list(CSV_COLUMNS), index=False, lineterminator="\n")
-
-
-def plain_text(text: str) -> str:
-    """Return `text` for a CSV file, with a quote in front if a spreadsheet would take it for a formula."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def groups(table: pd.DataFrame) -> Iterator[tuple[str, list[list[Any]]]]:

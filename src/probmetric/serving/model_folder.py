@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 
-from probmetric.config import EncoderSettings
+from probmetric.config import EncoderSettings, check_store
 from probmetric.data import load_columns
 from probmetric.data.loose import prepared_images
 from probmetric.data.manifest import SUMMARY, load_metadata, read_summary
@@ -278,6 +278,11 @@ def _downloaded(uri: str) -> Path:
         import mlflow
     except ImportError as error:
         raise ServingError(f"{uri}: MLflow is not installed; pip install 'probmetric[workflow]'.") from error
+    for address in (mlflow.get_tracking_uri(), mlflow.get_registry_uri()):
+        try:
+            check_store(address)
+        except ValueError as error:
+            raise ServingError(f"MLFLOW_TRACKING_URI: {error}") from None
     try:
         place = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri))
     except mlflow.MlflowException as error:

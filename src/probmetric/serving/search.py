@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from probmetric.errors import ServingError
+from probmetric.io import cell_text
 from probmetric.retrieval.match import Match as MatchRecord
 from probmetric.serving.gallery_trust import VOTES, Trust, fitting_certificate
 from probmetric.trust.certificates import Certificate
@@ -21,7 +22,6 @@ from probmetric.trust.scores import doubts as doubts_of
 UNSURE = "less sure than {:.4g} % of the validation images"
 STRANGER = "a stranger: farther from the gallery than its images are from each other"
 UNCERTIFIED = "above the certified doubt: more than {:g} of such answers could be wrong"
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass(frozen=True)
@@ -251,13 +251,9 @@ def as_csv(answers: Sequence[Answer], groups: Sequence[str] | None = None) -> st
     head = ["image", "doubt", "p_right", "withheld", "reason", "rank", "similarity", "class_name", "path"]
     writer.writerow(head if groups is None else [*head, "group"])
     for number, answer in enumerate(answers):
-        group = [] if groups is None else [_plain(groups[number])]
+        group = [] if groups is None else [cell_text(groups[number])]
         shares = ["" if share is None else f"{share:.4f}" for share in (answer.doubt, answer.p_right)]
         for rank, match in enumerate(answer.matches, 1):
-            place = [rank, f"{match.similarity:.6f}", _plain(match.class_name), _plain(match.path)]
-            writer.writerow([_plain(answer.image), *shares, int(answer.withheld), answer.reason, *place, *group])
+            place = [rank, f"{match.similarity:.6f}", cell_text(match.class_name), cell_text(match.path)]
+            writer.writerow([cell_text(answer.image), *shares, int(answer.withheld), answer.reason, *place, *group])
     return text.getvalue()
-
-
-def _plain(name: str) -> str:
-    return f"'{name}" if name.startswith(_FORMULA) else name

@@ -28,7 +28,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from probmetric.io import FileError, read_csv
+from probmetric.io import FileError, cell_text, read_csv
 from probmetric.metrics import arrays
 from probmetric.trust.certificates import CertificateError
 
@@ -144,7 +144,11 @@ def logged_checks(log: str | Path, truth: str) -> tuple[NDArray[np.bool_], NDArr
     checked = np.array([row[truth].strip() != "" and row.get("withheld", "0") != "1" for row in rows], dtype=bool)
     if not checked.any():
         raise FileError(f"{log}: no answer given has a class in the column {truth!r}; look some up, drawn at random.")
-    wrong = [row[truth].strip() != row["class_name"] for row, looked in zip(rows, checked, strict=True) if looked]
+    wrong = [
+        cell_text(row[truth].strip()) != cell_text(row["class_name"])
+        for row, looked in zip(rows, checked, strict=True)
+        if looked
+    ]
     return checked, np.array(wrong, dtype=bool)
 
 
