@@ -92,6 +92,25 @@ def test_any_image_size(backbone: str, size: int) -> None:
     assert encoder(torch.zeros(2, 1, size, size)).shape == (2, 3)
 
 
+PLANNED = [(name, {}) for name in REGISTRY.names() if name != "timm"]
+PLANNED += [("timm", {"tag": tag}) for tag in ("tf_efficientnet_lite0", "vit_small_patch16_224.dino", "levit_128s")]
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+@pytest.mark.parametrize(("backbone", "options"), PLANNED)
+def test_one_image_of_any_number_of_channels(backbone: str, options: dict[str, Any], channels: int) -> None:
+    """Batch normalisation of maps of one pixel trains on two images and embeds one; 3 channels are in the contract."""
+    size = 64 if backbone == "timm" else 32
+    torch.manual_seed(0)
+    encoder = create_encoder(backbone, dim=4, in_channels=channels, image_size=size, **options)
+    batch = torch.rand(2, channels, size, size)
+    with torch.no_grad():
+        encoder.train()(batch)
+        alone = encoder.eval()(batch[:1])
+    assert alone.shape == (1, encoder.dim)
+    assert torch.isfinite(alone).all()
+
+
 def test_lenet_starts_from_xavier_and_zero_biases() -> None:
     encoder = create("lenet_vmf", in_channels=1)
     layers = [m for m in encoder.modules() if isinstance(m, nn.Conv2d | nn.Linear)]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from training_helpers import quick_settings
 
+import probmetric
 from probmetric.directional import mean_resultant_length
 from probmetric.losses import create_loss
 from probmetric.losses._base import Loss
@@ -146,3 +147,12 @@ def test_the_size_of_the_last_layer_does_not_matter(digits: Path, tmp_path: Path
     assert value_scaled == pytest.approx(value, rel=1e-4)
     torch.testing.assert_close(own_scaled, own, rtol=1e-3, atol=1e-6)
     torch.testing.assert_close(others_scaled, others, rtol=1e-3, atol=1e-6)
+
+
+def test_no_batch_has_one_image() -> None:
+    """Three images in batches of two: one alone cannot be normalised by its batch."""
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 4))
+    images = torch.utils.data.TensorDataset(torch.rand(3, 4), torch.tensor([0, 1, 0]))
+    options = {"batch_size": 2, "sampler": "shuffle", "epochs": 1, "device": "cpu", "progress": False}
+    assert probmetric.fit(images, network, loss="vmf", **options).embed([images[0][0]]).mean.isfinite().all()

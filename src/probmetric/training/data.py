@@ -247,10 +247,11 @@ class TrainingData:
     def own_images_shuffled(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield every training image once, without augmentation, in random batches of about the size a step has.
 
-        Positions (b,) and images (b, C, H, W): this process's share of each batch.
+        Positions (b,) and images (b, C, H, W): this process's share of each batch, which has two images at least:
+        batch normalisation cannot train on one.
         """
         order = torch.randperm(len(self.labels), generator=generator_for("cpu", self.seed, "shuffled"))
-        count = -(-len(order) // self.settings.batch_size)
+        count = max(1, min(-(-len(order) // self.settings.batch_size), len(order) // 2))
         chosen = [self.processes.own(batch) for batch in order.tensor_split(count)]
         yield from zip(chosen, self._ahead(self._plain_images, chosen), strict=True)
 
