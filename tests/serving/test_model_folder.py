@@ -242,6 +242,8 @@ def test_embeddings_that_move_are_noticed_when_model_and_gallery_are_loaded(
     for _ in range(2):
         again.search(gallery, [next(iter(photos[1]))])
     assert caplog.text.count("since this gallery was made") == 1
+    certificate = gallery.certify(again, risk=0.9, confidence=0.5, score="cosine")
+    assert "embeddings had moved from the gallery's by" in certificate.valid_for
 
 
 def test_a_canary_takes_no_time_and_damaged_ones_are_refused(exported, photos, tmp_path):

@@ -29,19 +29,21 @@ def canaries(shape: tuple[int, int], tensor: tuple[int, ...] = ()) -> list[np.nd
     return [wave.astype(np.float32) if tensor else np.round(127.5 + 127 * wave).astype(np.uint8) for wave in waves]
 
 
-def warn_if_moved(before: np.ndarray | None, now: np.ndarray | None, what: str) -> None:
-    """Warn where the embeddings (8, M) of the images are no longer those that came with `what`."""
+def warn_if_moved(before: np.ndarray | None, now: np.ndarray | None, what: str) -> float:
+    """Warn where the embeddings (8, M) of the images are no longer those that came with `what`; return by how much."""
     if before is None or now is None or before.shape != now.shape:
-        return
+        return 0.0
     lengths = (np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30) for rows in (before, now))
     first, second = (rows.astype(np.float64) / length for rows, length in zip((before, now), lengths, strict=True))
     distance = ((first - second) ** 2).sum(axis=1) / 2
-    if not (distance <= MOVED).all():
-        log.warning(
-            "the embeddings of %d of %d test images have moved since %s was made, by %.2g in cosine: another library, "
-            "precision or processor. Scores shift by as much; make galleries and certificates again here",
-            *((~(distance <= MOVED)).sum(), IMAGES, what, distance.max()),
-        )
+    if (distance <= MOVED).all():
+        return 0.0
+    log.warning(
+        "the embeddings of %d of %d test images have moved since %s was made, by %.2g in cosine: another library, "
+        "precision or processor. Scores shift by as much; make galleries and certificates again here",
+        *((~(distance <= MOVED)).sum(), IMAGES, what, distance.max()),
+    )
+    return float(distance.max())
 
 
 def sound(rows: np.ndarray) -> bool:

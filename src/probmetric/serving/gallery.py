@@ -109,7 +109,7 @@ class Gallery:
         self.tried: dict[str, dict[str, int]] = {}
         self.problems: list[tuple[str, str]] = []
         self.canary: np.ndarray | None = None
-        self._compared = False
+        self._moved: float | None = None  # by how much embeddings have moved since; None where nobody compared
         self._stored = ""  # digest of the content that `folder` was read or written with
         self._trust: Trust | None = None
         self._set(Content.empty() if content is None else content)
@@ -310,9 +310,8 @@ class Gallery:
                 f"this gallery was made by another model (digest {self.model[:12] or 'unknown'}, {model.name} has "
                 f"{model.digest[:12]}); make one with this model, or search with that one."
             )
-        if self.canary is not None and not self._compared:
-            self._compared = True
-            warn_if_moved(self.canary, model.canary, "this gallery")
+        if self.canary is not None and self._moved is None:
+            self._moved = warn_if_moved(self.canary, model.canary, "this gallery")
 
     # ---- what it holds -------------------------------------------------------------------------------------------
 
@@ -638,6 +637,7 @@ class Gallery:
         facts: dict[str, Any] = {"confidence": confidence, "gallery": self.digest, "weights": self.model}
         facts |= {"calibration": records_digest(mean, labels)} | ({} if groups is None else {"groups": groups})
         record, classes = judged.tensors(), self.labels
+        mark = f"; embeddings had moved from the gallery's by {self._moved:.2g} in cosine" if self._moved else ""
         weighed = shares is not None
         facts |= {"importance": class_importance(self._names_of(record["label"]), shares)} if weighed else {}
 
@@ -646,6 +646,7 @@ class Gallery:
             tried = {calibration: dict(scores) for calibration, scores in self.tried.items()}
             paid = gallery_trust.tries_to_pay(tried, facts["calibration"], called, tries)
             certificate = certify_record(record, classes, risk=risk, score=by, unit=unit, tries=paid, **facts)
+            certificate = replace(certificate, valid_for=certificate.valid_for + mark)
             self.tried = tried  # not where it was refused: then nothing was learnt
             if self.folder is not None:
                 gallery_trust.write_tries(self.folder, self.tried)
