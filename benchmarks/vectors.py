@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from _machine import hardware, keep, parser
 
-PER_CLASS, SPREAD = 10, 3.5
+PER_CLASS, SPREAD = 10, 2.7
 
 
 def main() -> None:

@@ -127,6 +127,18 @@ def test_a_type_the_format_does_not_know_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_arrays_give_the_bytes_that_safetensors_gives(tmp_path):
+    from safetensors import safe_open
+    from safetensors.numpy import save
+
+    kinds = [kind for kind in TYPES if kind != "bfloat16"] + ["uint16", "uint32", "uint64"]
+    shapes = enumerate([(3, 5), (0, 4), (), (7,)])
+    arrays = {f"{kind}é{n}": np.ones(shape, dtype=kind) for n, shape in shapes for kind in kinds}
+    write_tensors(tmp_path / "x.safetensors", arrays, {"who": "mé"})
+    with safe_open(tmp_path / "x.safetensors", "numpy") as file:
+        assert (tmp_path / "x.safetensors").read_bytes() == save(arrays, file.metadata())
+
+
 def test_a_truncated_tensor_file_is_named(tmp_path):
     path = tmp_path / "x.safetensors"
     write_tensors(path, {"value": np.zeros(100)})
