@@ -148,6 +148,22 @@ def test_queries_that_find_themselves_are_refused():
         gallery.search((near.cosines, near.rows), strangers=0.01)
 
 
+@pytest.mark.parametrize("levels", [127, 7])
+def test_queries_that_find_themselves_in_a_compressed_gallery_are_marked(levels, caplog):
+    compressed = np.round(ROWS * levels) / levels
+    compressed /= np.linalg.norm(compressed, axis=1, keepdims=True)
+    shuffled = np.random.default_rng(0).permutation(len(ROWS))
+    for gallery, found, honest in (
+        (Gallery.from_vectors(compressed, LABELS), ROWS, QUERIES),
+        (Gallery.from_labels(LABELS), ROWS @ compressed.T, QUERIES @ compressed.T),
+    ):
+        gallery.certify(None, honest, TRUTH, risk=0.2, score="gap")
+        assert "are they in the gallery" not in caplog.text
+        gallery.certify(None, found[shuffled], LABELS[shuffled], risk=0.2, score="gap")
+        assert "are they in the gallery" in caplog.text
+        caplog.clear()
+
+
 def test_copies_of_queries_count_once():
     found, twice = QUERIES @ ROWS.T, np.r_[np.arange(600), np.arange(300)]
     gallery = Gallery.from_labels(LABELS)

@@ -20,6 +20,7 @@ from probmetric.serving.gallery_trust import VOTES
 from probmetric.trust.answers import Answers, answers_of
 from probmetric.trust.certificates import CertificateError
 from probmetric.trust.copies import FEW, same_picture
+from probmetric.trust.deployed import warn_of_themselves
 
 log = logging.getLogger(__name__)
 BLOCK_ROWS = 1024
@@ -188,6 +189,7 @@ def asked(found: np.ndarray, truth: np.ndarray, labels: np.ndarray) -> tuple[Ans
             "similarity to -inf, take them out of their lists; or leave `query_labels` out of the file, where each "
             "image of the gallery is asked among the others."
         )
+    warn_of_themselves(match.similarity)
     rounded = np.round(np.stack([match.similarity, match.indices], axis=-1), DIGITS).reshape(len(found), -1)
     once = np.sort(np.unique(rounded, axis=0, return_index=True)[1])
     answers = answers_of(match, truth, labels).rows(np.isin(np.arange(len(found)), once))

@@ -39,6 +39,7 @@ REFERENCE = 1000
 ASKED = 10_000  # of a larger gallery so many images, drawn at random, are asked among the others
 TURNS = 3  # searches for copies of copies
 BLOCK_ROWS = 16_384
+NEARER = 0.1  # of queries that find themselves: 1 - cosine of the first beside that of the second; of photographs .94
 SAME = 1e-5  # largest difference of the coordinates of one image, embedded in different batches
 
 
@@ -182,12 +183,24 @@ def calibration_answers(
             f"{len(copies)} of {len(queries['mean'])} calibration images are in the gallery too, the first is number "
             f"{copies[0]}; they find themselves. Take them out of one of the two."
         )
+    warn_of_themselves(answers.match.similarity)
     once = distinct(queries["mean"])
     if len(once) < len(answers.right):
         count = len(answers.right)
         log.warning("%d of %d calibration images are copies of others; each counts once", count - len(once), count)
         answers = answers.rows(np.isin(np.arange(count), once))
     return answers
+
+
+def warn_of_themselves(similarity: NDArray[Any]) -> None:
+    """Warn where queries look as if they found themselves, rounded or compressed; `similarity` (Q, k), best first."""
+    apart = 1.0 - similarity[:, :2].astype(np.float64)
+    if apart.shape[1] == 2 and np.median(apart[:, 0] - NEARER * apart[:, 1]) < 0:
+        log.warning(
+            "half of the %d calibration queries are %g times nearer to their first image than to their second: are "
+            "they in the gallery, rounded or compressed? Leave them out of one of the two: else nothing is certified",
+            *(len(apart), 1 / NEARER),
+        )
 
 
 def check_held_out(trained: Any) -> None:
