@@ -29,8 +29,8 @@ def is_out_of_memory(error: Exception) -> bool:
 
 # A password in user:password@host, with "/" in it too (a port is none); a token alone before a web host; a parameter.
 _SECRETS = re.compile(
-    r"(?:https?:|//)[^/@\s:]*:(?!\d+(?:/|$))[^@\s]*@|https?://[^/@\s]+@"
-    r"|(?:[?&;#]|odbc_connect=)[^=&]*(?:pass|pwd|secret|token|key|auth)[^=&]*=[^&\s]",
+    r"(?:https?:/?|//)[^/@\s:]*:(?!\d+(?:/|$))[^@]*@|https?://[^/@\s]+@"
+    r"|(?:[?&;#]|odbc_connect=)[^=&]*(?:pass|pwd|secret|token|key|auth|sig|cred|jwt)[^=&]*=[^&\s]",
     re.IGNORECASE,
 )
 

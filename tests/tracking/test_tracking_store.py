@@ -378,6 +378,9 @@ def test_a_server_that_never_answers_costs_ten_seconds(tracked, monkeypatch):
         "mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BPWD%3D" + "hunter22",
         "https:me:" + "hunter22@example.org",
         "//me:" + "hunter22@example.org/x",
+        "https:/me:" + "hunter22@example.org",
+        "https://example.org/x?sig=" + "hunter22",
+        "https://example.org/x?X-Amz-Credential=" + "hunter22",
     ],
 )
 def test_a_password_in_the_address_is_refused_and_not_repeated(tracked, address, monkeypatch):

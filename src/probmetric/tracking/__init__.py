@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from probmetric.errors import without_secrets
 from probmetric.io import FileError
 from probmetric.runs.folder import RunFolder, finished_runs
 from probmetric.runs.names import legal_name
@@ -160,4 +161,4 @@ def _send(store_uri: str, run: str, rows: queue.Queue[Mapping[str, Any] | str]) 
                 client.log_batch(live.info.run_id, metrics)
             client.set_terminated(live.info.run_id, row)
     except Exception as error:  # whatever a server or a proxy answers, training goes on
-        _log.warning("no live curves on %s: %s; training goes on.", store_uri, error)
+        _log.warning(without_secrets(f"no live curves on {store_uri}: {error}; training goes on."))
