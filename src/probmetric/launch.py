@@ -75,15 +75,24 @@ def _place(environment: Mapping[str, str], *names: str) -> Place:
         ConfigError: they hold no such numbers.
     """
     values = {name: environment[name] for name in names}
-    numbers = [int(value) if value.isascii() and value.isdigit() else -1 for value in values.values()]
+    numbers = [_number(value) for value in values.values()]
     rank, count, *_ = numbers
     if not 0 <= rank < count or min(numbers[1:]) < 1:
-        shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
-        raise ConfigError(
-            f"the environment says {shown}, which is no place among processes; unset them, or start the command with "
-            "torchrun or srun, which set them."
-        )
+        raise _no_place(values)
     return Place(*numbers)
+
+
+def _number(text: str) -> int:
+    """Return the number a variable holds; -1 if it is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else -1
+
+
+def _no_place(values: Mapping[str, str]) -> ConfigError:
+    shown = ", ".join(f"{name}={value[:40]!r}" for name, value in values.items())
+    return ConfigError(
+        f"the environment says {shown}, which is no place among processes; unset them, or start the command with "
+        "torchrun or srun, which set them."
+    )
 
 
 def start_command(environment: Mapping[str, str], processes: int, arguments: Sequence[str]) -> list[str]:
@@ -97,9 +106,17 @@ def start_command(environment: Mapping[str, str], processes: int, arguments: Seq
 
 
 def meeting_point(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return address and port at which the processes of a SLURM step meet: its first node, a port of the step's own."""
-    step = int(environment["SLURM_JOB_ID"]) * 64 + int(environment.get("SLURM_STEP_ID", 0))
-    return {"MASTER_ADDR": first_node(environment["SLURM_STEP_NODELIST"]), "MASTER_PORT": str(20000 + step % 40000)}
+    """Return address and port at which the processes of a SLURM step meet: its first node, a port of the step's own.
+
+    Raises:
+        ConfigError: the variables of SLURM are missing, or hold no such numbers or names.
+    """
+    names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NODELIST")
+    values = {"SLURM_STEP_ID": "0"} | {name: environment[name] for name in names if name in environment}
+    job, step, nodes = (values.get(name, "") for name in names)
+    if min(_number(job), _number(step)) < 0 or not re.match(r"[^\[,]+", nodes):
+        raise _no_place(values)
+    return {"MASTER_ADDR": first_node(nodes), "MASTER_PORT": str(20000 + (int(job) * 64 + int(step)) % 40000)}
 
 
 def first_node(nodes: str) -> str:

@@ -63,6 +63,21 @@ def test_a_step_s_processes_agree_where_to_meet() -> None:
 
 
 @pytest.mark.parametrize(
+    "changed",
+    [
+        {"SLURM_JOB_ID": "x"},
+        {"SLURM_JOB_ID": "9" * 5000},
+        {"SLURM_STEP_ID": "-1"},
+        {"SLURM_STEP_NODELIST": ""},
+        {"SLURM_STEP_NODELIST": "["},
+    ],
+)
+def test_a_step_that_slurm_does_not_describe_is_refused(changed: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="no place among processes"):
+        meeting_point(SRUN | changed)
+
+
+@pytest.mark.parametrize(
     ("nodes", "first"),
     [
         ("vm", "vm"),

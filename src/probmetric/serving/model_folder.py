@@ -38,6 +38,7 @@ from probmetric.serving.card import card
 from probmetric.serving.gallery import Embedder, Gallery
 from probmetric.serving.gallery_files import Content
 from probmetric.serving.record import CARD, POSTERIOR, RECORD, REFERENCE, ModelRecord, Transform
+from probmetric.tracking import store
 from probmetric.training.data import training_view
 
 if TYPE_CHECKING:
@@ -284,7 +285,8 @@ def _downloaded(uri: str) -> Path:
         except ValueError as error:
             raise ServingError(f"MLFLOW_TRACKING_URI: {error}") from None
     try:
-        place = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri))
+        with store.quiet_mlflow(), store.patience(30, 2):
+            place = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri))
     except mlflow.MlflowException as error:
         raise ServingError(
             f"{uri} cannot be had from {mlflow.get_tracking_uri()}: {error}. Run this where the store is, or name it: "
