@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from calls import outcome
 from torch import Tensor
 
-from probmetric.losses import create_loss, list_losses
+from probmetric.losses import REGISTRY, create_loss, list_losses
 from probmetric.testing.uncertainties import UncertaintyContract, tiny_batches
 from probmetric.uncertainty import create_uncertainty, list_uncertainties
 
@@ -60,6 +61,30 @@ def test_what_is_no_batch_is_refused_in_a_sentence(name: str) -> None:
     loss = create_loss(name, num_classes=C, dim=M)
     for kind, batch in REFUSED.items():
         assert outcome(loss, *batch)[0] == "refused", kind
+
+
+SIZES = (0, 1, 1e-300, 1e-15, 1e-10, 1e-6, 1e3, 1e6, 1e10, 1e15, 1e20, 10**400, math.nan, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        (name, option.name)
+        for name in list_losses()
+        for option in REGISTRY.options(name).values()
+        if "float" in option.types
+    ],
+)
+def test_every_number_an_option_takes_makes_a_finite_loss(name: str, option: str) -> None:
+    for size in SIZES:
+        kind, loss = outcome(create_loss, name, num_classes=C, dim=M, **{option: size})
+        if kind == "refused":
+            continue
+        z = EMBEDDINGS.clone().requires_grad_()
+        value = loss(z, LABELS, generator=torch.Generator().manual_seed(1))
+        value.backward()
+        assert torch.isfinite(value), size
+        assert torch.isfinite(z.grad).all(), size
 
 
 def images() -> Tensor:

@@ -44,10 +44,10 @@ from torch.autograd.function import once_differentiable
 
 from probmetric.losses import register
 from probmetric.losses._base import ChordLength, ProxyLoss, unit
-from probmetric.registry import CountOrZero, LearningRate, NotNegative, Range
+from probmetric.registry import CountOrZero, LearningRate, NotNegative, OptionValueError, Range
 
 TILE = 1024
-DENSE_SHARE = 16
+DENSE_SHARE, _LARGEST_LOG = 16, 60.0
 """A tile with more than one acting pair in this many is evaluated whole instead of pair by pair."""
 
 
@@ -108,6 +108,11 @@ class PotentialField(FieldLoss):
     ) -> None:
         super().__init__(delta_repulsion=delta_repulsion, **shared)
         self.alpha, self.min_distance, self.relative = alpha, min_distance, energy == "relative"
+        if alpha * abs(math.log(min_distance / self.delta_attraction)) > _LARGEST_LOG:
+            raise OptionValueError(
+                f"(delta_attraction {self.delta_attraction:g} / min_distance {min_distance:g}) ** alpha {alpha:g} "
+                "leaves the range of single precision; lower alpha, or bring both distances closer to each other."
+            )
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return the relative energy per image, or U of eq. 6."""

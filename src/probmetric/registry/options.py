@@ -29,7 +29,7 @@ Flag = bool | Mapping[str, Any]
 REQUIRED = object()
 LARGEST = 10**6
 """Largest count: of draws, proxies, images, pixels, epochs."""
-_FARTHEST, _LONGEST = 1e15, 200
+_FARTHEST, _NEAREST, _LONGEST = 1e15, 1e-15, 200
 _CHECKED: dict[str, tuple[type, ...]] = {
     "float": (int, float),
     "int": (int,),
@@ -77,7 +77,7 @@ class Range:
     def __contains__(self, number: Any) -> bool:
         above, low, high, below = self._bounds
         return (
-            -_FARTHEST <= number <= _FARTHEST
+            (number == 0 or _NEAREST <= abs(number) <= _FARTHEST)
             and (above is None or number > above)
             and (low is None or number >= low)
             and (high is None or number <= high)
@@ -161,8 +161,9 @@ class Option:
         others = others or {}
         bounds = self.range.resolved(others)
         if not all(number in bounds for number in _numbers(value)):
+            tiny = f", not nearer to 0 than {_NEAREST:g}" if any(0 < abs(n) < _NEAREST for n in _numbers(value)) else ""
             bounding = "".join(f" ({name} is {_text(others[name])})" for name in self.range.options)
-            raise OptionValueError(f"{where} is {_text(value)}; allowed: a number {self.range}{bounding}.")
+            raise OptionValueError(f"{where} is {_text(value)}; allowed: a number {self.range}{tiny}{bounding}.")
         for name, values in self.when.items() if value != self.default else ():
             if others[name] not in values:
                 shown, other = " or ".join(map(repr, values)), _text(others[name])
