@@ -72,6 +72,30 @@ def test_transformers_take_the_image_size_and_their_own_pooling() -> None:
         create_encoder("timm", dim=6, image_size=48, tag="test_vit.r160_in1k", pool="gem")
 
 
+WRAPPED = {
+    "half precision": lambda state: {name: value.half() for name, value in state.items()},
+    "module.": lambda state: {"model": {f"module.{name}": value for name, value in state.items()}},
+    "compiled": lambda state: {"epoch": 3, "state_dict": {f"_orig_mod.{name}": value for name, value in state.items()}},
+    "of DINO": lambda state: {
+        "student": None,
+        "teacher": {f"module.backbone.{name}": value for name, value in state.items()}
+        | {"module.head.mlp.0.weight": torch.zeros(2, 2)},
+    },
+}
+
+
+@pytest.mark.parametrize("form", WRAPPED)
+def test_weights_are_found_in_what_training_scripts_write(
+    reference: torch.nn.Module, tmp_path: Path, form: str
+) -> None:
+    torch.save(WRAPPED[form](reference.state_dict()), tmp_path / "weights.pth")
+    encoder = create_encoder("timm", dim=6, image_size=64, pretrained=tmp_path / "weights.pth", tag=TAG).eval()
+    images = torch.randn(2, 3, 64, 64)
+    expected = reference.forward_head(reference.forward_features(images), pre_logits=True)
+    torch.testing.assert_close(encoder.features(images), expected, rtol=2e-3, atol=2e-3)
+    assert {value.dtype for value in encoder.parameters()} == {torch.float32}
+
+
 def test_wrong_files_and_tags_are_answered(weights: Path, tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match=r"no model 'resnet5.tv_in1k'.*resnet50\.tv_in1k"):
         create_encoder("timm", dim=6, tag="resnet5.tv_in1k")

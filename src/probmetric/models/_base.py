@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from probmetric.io import FileError, read_tensors, sha256_file
 from probmetric.registry import Flag, UnknownNameError, nearest
 
+NESTED = ("state_dict", "model", "model_state_dict", "teacher")  # under which training scripts store weights
+WRAPPERS = ("module.", "_orig_mod.", "model.")
+
 
 class Encoder(nn.Module):
     """Images -> raw embeddings: `encoder(x) == encoder.head(encoder.features(x))`.
@@ -176,7 +179,7 @@ def read_state(path: str | Path | bool) -> dict[str, Tensor]:
     """
     path = Path(str(path))
     if path.suffix == ".safetensors":
-        return read_tensors(path, "torch", "get it again, or name another file in `pretrained`")[0]
+        return _bare(read_tensors(path, "torch", "get it again, or name another file in `pretrained`")[0])
     if not path.is_file():
         raise FileError(f"weight file {path} is missing; correct `pretrained` or put the file there.")
     try:
@@ -186,8 +189,16 @@ def read_state(path: str | Path | bool) -> dict[str, Tensor]:
             f"weight file {path} cannot be read as plain tensors ({type(error).__name__}); "
             "download it again, or convert it to safetensors."
         ) from error
-    for key in ("state_dict", "model"):
-        state = state[key] if isinstance(state, dict) and isinstance(state.get(key), dict) else state
+    while isinstance(state, dict) and (inner := next((state[key] for key in NESTED if key in state), None)):
+        if not isinstance(inner, dict):
+            break
+        state = inner
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise FileError(f"weight file {path} holds no state dict (name -> tensor); save `model.state_dict()`.")
-    return state
+    return _bare(state)
+
+
+def _bare(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors without what wrappers put before all names, such as `module.` of DistributedDataParallel."""
+    prefix = next((each for each in WRAPPERS if all(name.startswith(each) for name in state)), "")
+    return _bare({name.removeprefix(prefix): value for name, value in state.items()}) if prefix and state else state

@@ -106,9 +106,11 @@ class Timm(Encoder):
         if source is True:
             source = published_weights(self.tag, self.backbone.pretrained_cfg.get("hf_hub_id"))
         state = read_state(source)
-        if any(name.startswith(("encoder.", "backbone.")) for name in state):
+        if any(name.startswith("encoder.") for name in state) or state.keys() <= self.state_dict().keys():
             super().load_pretrained(source)
             return
+        trunk = {name.removeprefix("backbone."): value for name, value in state.items() if name.startswith("backbone.")}
+        state = trunk or state  # self-supervised training keeps heads of its own beside the backbone
         if "_conv_stem.weight" in state:
             state = renamed_by_position(state, _library(self.tag).create_model(self.tag).state_dict(), source)
         try:
