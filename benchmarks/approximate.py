@@ -47,7 +47,7 @@ def main() -> None:
         "right": float((labels[exact.rows[:, 0]] == truth[: options.exact]).mean()),
     }
     started = time.perf_counter()
-    index = faiss.index_factory(options.dim, f"IVF{options.cells},SQ8", faiss.METRIC_INNER_PRODUCT)
+    index: Any = faiss.index_factory(options.dim, f"IVF{options.cells},SQ8", faiss.METRIC_INNER_PRODUCT)
     index.train(gallery[generator.choice(len(gallery), 64 * options.cells, replace=False)])
     index.add(gallery)
     report["build_seconds"] = round(time.perf_counter() - started, 1)

@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
+from probmetric.data.manifest import TYPES as COLUMNS
 from probmetric.data.manifest import read_digest, read_table
 from probmetric.io import (
     FileError,
@@ -379,3 +382,14 @@ def test_what_only_saves_work_is_nothing_when_damaged(tmp_path, content):
     assert remembered_json(tmp_path) is None
     write_json(tmp_path / "sound.json", {"a": 1})
     assert remembered_json(tmp_path / "sound.json") == {"a": 1}
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "[" * 100_000])
+def test_what_json_cannot_hold_is_damage_wherever_it_stands(tmp_path, number):
+    (tmp_path / "file.json").write_text(number)
+    with pytest.raises(FileError, match=r"file\.json"):
+        read_json(tmp_path / "file.json")
+    table = pa.table({name: pa.array([], pa.string()) for name in COLUMNS})
+    pq.write_table(table.replace_schema_metadata({"probmetric": number}), tmp_path / "manifest.parquet")
+    with pytest.raises(FileError, match=r"manifest\.parquet is damaged"):
+        read_table(tmp_path)

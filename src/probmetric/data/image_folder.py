@@ -198,7 +198,7 @@ def _walked(root: Path, follow: bool) -> tuple[list[str], list[str]]:
     real = root.resolve()
     paths: list[str] = []
     links_out: list[str] = []
-    waiting = [("", (real,))]
+    waiting: list[tuple[str, tuple[Path, ...]]] = [("", (real,))]
     while waiting:
         below, above = waiting.pop()
         for entry in _entries(root / below):

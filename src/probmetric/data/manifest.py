@@ -171,15 +171,16 @@ def read_table(
             there = file.schema_arrow.names
             wanted = there if columns is None else [name for name in (*columns, *optional) if name in there]
             table = file.read(wanted)
+        metadata = json.loads((table.schema.metadata or {}).get(_KEY, b"{}"))
     except FileNotFoundError as error:
         fix = f"{rebuild_advice(Path(folder))}, or check the path"
         raise DataError(f"{path} is missing: {folder} is not a prepared dataset; {fix}.") from error
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} is damaged ({error}); {rebuild_advice(Path(folder))}.") from error
     absent = [name for name in columns or TYPES if name not in table.column_names]
     if absent:
         raise DataError(f"{path} has no column {absent}; {rebuild_advice(Path(folder))}.")
-    return table, json.loads((table.schema.metadata or {}).get(_KEY, b"{}"))
+    return table, metadata
 
 
 def values_of(table: pa.Table, name: str) -> np.ndarray:

@@ -47,8 +47,9 @@ def matrix(values: Any, name: str) -> NDArray[np.float32]:
 
 def check_finite(array: NDArray[Any], name: str) -> None:
     """Raise a ValueError that names the first row (or entry) of `array` that is NaN or infinite."""
-    if np.isfinite(np.sum(array, dtype=np.float64)):
-        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(np.sum(array, dtype=np.float64)):
+            return
     bad = np.argwhere(~np.isfinite(array))
     if bad.size:
         where = "row" if array.ndim > 1 else "entry"

@@ -285,8 +285,8 @@ def warn_of_bursts(vectors: Vectors) -> None:
     """Say where rows that calibrate look as if they came together, and nobody names what they come from."""
     if vectors.groups is None and any(vectors.labels):
         found = INDICES in vectors.columns or SIMILARITIES in vectors.columns
-        some = (np.ones((1, 1)), None) if found else (directions(vectors.rows[:SEEN]), np.array(vectors.labels[:SEEN]))
-        sentence = burst_sentence(*some, vectors.columns)
+        rows = np.ones((1, 1)) if found else directions(vectors.rows[:SEEN])
+        sentence = burst_sentence(rows, None if found else np.array(vectors.labels[:SEEN]), vectors.columns)
         if sentence:
             log.warning("%s: %s (--group COLUMN)", vectors.file, sentence)
 

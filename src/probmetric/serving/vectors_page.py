@@ -100,9 +100,9 @@ def write_page(
     step("strangers")
     strangers = None if gallery.elsewhere else _strangers(gallery)
     contents = Contents(gallery, answers, _stated(answers), certificates, strangers, queries is None)
-    sections = (_lead, _retrieval, _certified, _scores, _probability, _of_strangers, _labels)
+    sections = [_lead, _retrieval, _certified, _scores, _probability, _of_strangers, _labels]
     if gallery.elsewhere:  # what is not told needs vectors
-        sections = (_lead, _certified, _scores, _probability)
+        sections = [_lead, _certified, _scores, _probability]
     parts = []
     for section in sections:
         step(section.__name__.strip("_"))

@@ -106,7 +106,7 @@ def match_e_values(
         raise ValueError("answers of the batch share a group; keep one of each group, or take `select_matches`.")
     if groups is not None:
         once = one_of_each(arrays.names_of(groups, "groups", count=count)[1])
-        calibration = tuple(arrays.to_numpy(each)[once] for each in calibration)
+        calibration = (arrays.to_numpy(calibration[0])[once], arrays.to_numpy(calibration[1])[once])
         values, wrong, count = _arguments(doubt, calibration)
     together = np.sort(np.concatenate([values, arrays.vector(calibration[0], "calibration doubt")]))
     places = np.unique(np.linspace(0, len(together) - 1, LEVELS).astype(np.int64))
