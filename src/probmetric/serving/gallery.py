@@ -296,7 +296,9 @@ class Gallery:
             )
         return self._left_out
 
-    def asked(self, model: Embedder | None, images: Any, class_names: Sequence[str] | None = None) -> Answers:
+    def asked(
+        self, model: Embedder | None, images: Any, class_names: Sequence[Any] | np.ndarray | None = None
+    ) -> Answers:
         """Return the answers to labelled images, or vectors, that are not in the gallery; arguments as of `certify`."""
         queries, labels = self._calibration(model, images, class_names)
         if self.elsewhere:
@@ -321,7 +323,7 @@ class Gallery:
         images: Any,
         *,
         paths: Sequence[str] | None = None,
-        class_names: Sequence[str] | None = None,
+        class_names: Sequence[Any] | np.ndarray | None = None,
         on_error: OnError = "raise",
     ) -> int:
         """Embed images and add them; a file that is there already, under whichever spelling, is replaced.
@@ -655,7 +657,7 @@ class Gallery:
         return certified
 
     def _judged_elsewhere(
-        self, images: Any, class_names: Sequence[str] | None, groups: Any, with_p_right: bool
+        self, images: Any, class_names: Sequence[Any] | np.ndarray | None, groups: Any, with_p_right: bool
     ) -> tuple[Answers, PRight | None, Any, np.ndarray, np.ndarray]:
         """Return the answers of a gallery `elsewhere` to be certified, P(right) fitted to others if that is asked for.
 
@@ -678,7 +680,7 @@ class Gallery:
         return np.array([names.get(label, STRANGERS) for label in labels.tolist()])
 
     def _calibration(
-        self, model: Embedder | None, images: Any, class_names: Sequence[str] | None
+        self, model: Embedder | None, images: Any, class_names: Sequence[Any] | np.ndarray | None
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Embed calibration images and number their classes (Q,) as the gallery's; -1 for a class of none."""
         numbers = dict(zip(self.class_names, self.labels, strict=True))
