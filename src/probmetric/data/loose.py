@@ -108,7 +108,7 @@ class _Lazy(Sequence[Any]):
 
 
 def loose_images(
-    images: Any, paths: Sequence[str] | None = None, class_names: Sequence[str] | None = None
+    images: Any, paths: Sequence[str] | None = None, class_names: Sequence[Any] | np.ndarray | None = None
 ) -> LooseImages:
     """Return images with names and classes.
 

@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 NUMBERED = re.compile(r"image \d+")  # what has no name is called so
 OnError = Literal["raise", "skip"]
+Classes: TypeAlias = "Sequence[Any] | np.ndarray | None"
 ELSEWHERE = "searched elsewhere, lists of "
 STRANGERS = "strangers"  # among `shares`: all classes that the gallery has not
 FITTED = 0.2  # share of the gallery's own answers that P(right) is fitted to; the others are certified
@@ -129,9 +130,7 @@ class Gallery:
         return gallery
 
     @classmethod
-    def from_vectors(
-        cls, vectors: Any, labels: Sequence[Any] | np.ndarray | None = None, paths: Sequence[str] | None = None
-    ) -> Gallery:
+    def from_vectors(cls, vectors: Any, labels: Classes = None, paths: Sequence[str] | None = None) -> Gallery:
         """Return a gallery of embeddings of any model, scaled to unit length.
 
         Args:
@@ -296,9 +295,7 @@ class Gallery:
             )
         return self._left_out
 
-    def asked(
-        self, model: Embedder | None, images: Any, class_names: Sequence[Any] | np.ndarray | None = None
-    ) -> Answers:
+    def asked(self, model: Embedder | None, images: Any, class_names: Classes = None) -> Answers:
         """Return the answers to labelled images, or vectors, that are not in the gallery; arguments as of `certify`."""
         queries, labels = self._calibration(model, images, class_names)
         if self.elsewhere:
@@ -323,7 +320,7 @@ class Gallery:
         images: Any,
         *,
         paths: Sequence[str] | None = None,
-        class_names: Sequence[Any] | np.ndarray | None = None,
+        class_names: Classes = None,
         on_error: OnError = "raise",
     ) -> int:
         """Embed images and add them; a file that is there already, under whichever spelling, is replaced.
@@ -557,10 +554,10 @@ class Gallery:
         self,
         model: Embedder | None = None,
         images: Any = None,
-        class_names: Sequence[Any] | np.ndarray | None = None,
+        class_names: Classes = None,
         *,
         risk: float,
-        groups: Sequence[Any] | np.ndarray | None = None,
+        groups: Classes = None,
         **options: Any,
     ) -> Certificate:
         """Certify that at most `risk` of the answers given is wrong; kept with the gallery, until that changes.
@@ -597,9 +594,9 @@ class Gallery:
         self,
         model: Embedder | None = None,
         images: Any = None,
-        class_names: Sequence[Any] | np.ndarray | None = None,
+        class_names: Classes = None,
         *,
-        groups: Sequence[Any] | np.ndarray | None = None,
+        groups: Classes = None,
         **options: Any,
     ) -> Callable[[float], Certificate]:
         """Return a function that certifies any risk, from one search of the calibration images; nothing is kept.
@@ -657,7 +654,7 @@ class Gallery:
         return certified
 
     def _judged_elsewhere(
-        self, images: Any, class_names: Sequence[Any] | np.ndarray | None, groups: Any, with_p_right: bool
+        self, images: Any, class_names: Classes, groups: Any, with_p_right: bool
     ) -> tuple[Answers, PRight | None, Any, np.ndarray, np.ndarray]:
         """Return the answers of a gallery `elsewhere` to be certified, P(right) fitted to others if that is asked for.
 
@@ -680,7 +677,7 @@ class Gallery:
         return np.array([names.get(label, STRANGERS) for label in labels.tolist()])
 
     def _calibration(
-        self, model: Embedder | None, images: Any, class_names: Sequence[Any] | np.ndarray | None
+        self, model: Embedder | None, images: Any, class_names: Classes
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Embed calibration images and number their classes (Q,) as the gallery's; -1 for a class of none."""
         numbers = dict(zip(self.class_names, self.labels, strict=True))
