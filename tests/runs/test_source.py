@@ -228,6 +228,18 @@ EDITS = {
         {"mine.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    x = 0\nelse:\n    x = 1\n"},
         {"mine.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    x = 0\nelse:\n    x = 2\n"},
     ),
+    "import_module": (
+        {"mine.py": "import importlib\nside = importlib.import_module('side')\n", "side.py": "x = 1\n"},
+        {"side.py": "x = 2\n"},
+    ),
+    "import_module of a sibling": (
+        {
+            "mine/__init__.py": "from importlib import import_module\npart = import_module('.part', __package__)\n",
+            "mine/part.py": "x = 1\n",
+        },
+        {"mine/part.py": "x = 2\n"},
+    ),
+    "__import__": ({"mine.py": "side = __import__('side')\n", "side.py": "x = 1\n"}, {"side.py": "x = 2\n"}),
     "a data file": (
         {"mine.py": "from pathlib import Path\nX = Path(__file__).with_name('x.txt').read_text()\n", "x.txt": "1"},
         {"x.txt": "2"},

@@ -299,7 +299,7 @@ def _keep(path: Path, stamp: list[int], values: dict[str, Any]) -> None:
 @functools.cache
 def _remembered() -> dict[str, Any]:
     kept = remembered_json(MEMORY)
-    return kept if isinstance(kept, dict) and kept.get("format") == 2 else {"format": 2}
+    return kept if isinstance(kept, dict) and kept.get("format") == 3 else {"format": 3}
 
 
 def remember() -> None:
@@ -312,6 +312,7 @@ def _read(path: Path) -> _Facts:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     imports: list[_Import] = []
     plain = _plain(tree, imports, top=True)
+    imports += [_Import(name, name, "", len(imports) + 1) for name in _imported_by_call(tree)]
     passed_on = {
         alias.asname or alias.name: ("." * node.level + (node.module or ""), alias.name)
         for node in ast.walk(tree)
@@ -321,6 +322,13 @@ def _read(path: Path) -> _Facts:
     strings = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
     texts = sorted({text for text in strings if isinstance(text, str) and 0 < len(text) < 200 and text.isprintable()})
     return _Facts(_short_digest(plain), imports, passed_on, texts, any(map(_calls_reader, _run_at_import(tree))))
+
+
+def _imported_by_call(tree: ast.AST) -> list[str]:
+    """Return the modules that `import_module("...")` and `__import__("...")` name."""
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args)
+    named = [call.args[0] for call in calls if _called(call) in ("import_module", "__import__")]
+    return [name.value for name in named if isinstance(name, ast.Constant) and isinstance(name.value, str)]
 
 
 def _short_digest(value: Any) -> str:
@@ -340,10 +348,12 @@ def _run_at_import(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _calls_reader(node: ast.AST) -> bool:
-    if not isinstance(node, ast.Call):
-        return False
-    name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-    return name in _READERS or name.startswith("read_")
+    return isinstance(node, ast.Call) and (_called(node) in _READERS or _called(node).startswith("read_"))
+
+
+def _called(call: ast.Call) -> str:
+    """Return the last part of the name of what is called; "" of something without a name."""
+    return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
 
 
 def _plain(node: Any, imports: list[_Import], *, top: bool = False) -> Any:
