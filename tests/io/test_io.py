@@ -389,6 +389,9 @@ def test_what_json_cannot_hold_is_damage_wherever_it_stands(tmp_path, number):
     (tmp_path / "file.json").write_text(number)
     with pytest.raises(FileError, match=r"file\.json"):
         read_json(tmp_path / "file.json")
+    (tmp_path / "file.yaml").write_text(number)
+    with pytest.raises(FileError, match=r"file\.yaml"):
+        read_yaml(tmp_path / "file.yaml")
     table = pa.table({name: pa.array([], pa.string()) for name in COLUMNS})
     pq.write_table(table.replace_schema_metadata({"probmetric": number}), tmp_path / "manifest.parquet")
     with pytest.raises(FileError, match=r"manifest\.parquet is damaged"):

@@ -33,6 +33,7 @@ _READ_ADVICE = {
     errno.ELOOP: "its links lead in a circle; delete them",
 }
 
+DEEPEST = 10_000  # brackets of a YAML file that the quick reader gets
 _WRITE_ADVICE = {
     errno.ENOSPC: "the disk is full; free some space and run the same command again",
     errno.EDQUOT: "the disk quota is used up; free some space and run the same command again",
@@ -190,8 +191,9 @@ def read_yaml(path: str | Path, fix: str = "restore it, or run the step that wri
     """Read YAML safely (no objects are constructed); errors name the file and the line."""
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     text = read_text(path, fix)
+    deep = sum(map(text.count, ("[", "{", "- - "))) > DEEPEST  # libyaml would crash
+    loader = yaml.SafeLoader if deep else getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         return yaml.load(text, Loader=loader)  # a safe loader either way
     except (yaml.YAMLError, RecursionError, ValueError) as error:
