@@ -251,7 +251,7 @@ def test_a_canary_takes_no_time_and_damaged_ones_are_refused(exported, photos, t
     del model.canary
     start = time.perf_counter()
     assert model.canary.shape == (8, 16)
-    assert time.perf_counter() - start < 0.5  # 5 ms on two quiet cores
+    assert time.perf_counter() - start < 0.5  # 8 to 17 ms of one core were measured
     folder = probmetric.Gallery.create(model, photos[0]).save(tmp_path / "gallery")
     write_tensors(folder / "canary.safetensors", {"canary": np.full((8, 16), np.nan, np.float32)})
     with pytest.raises(FileError, match="canary"):
