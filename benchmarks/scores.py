@@ -91,8 +91,8 @@ def nnguide(queries: np.ndarray, gallery: np.ndarray, classes: np.ndarray) -> np
     """Return minus the guided energy (Q,)."""
     means, concentration = within(gallery, classes)
     energy, bank = (logsumexp(concentration * rows @ means.T, axis=1) for rows in (queries, gallery))
-    found = search(queries, gallery, NEAREST)
-    return np.asarray(-energy * (found.cosines * bank[found.rows]).mean(axis=1))
+    nearest = search(queries, gallery, NEAREST)
+    return np.asarray(-energy * (nearest.cosines * bank[nearest.rows]).mean(axis=1))
 
 
 def ambiguity(queries: np.ndarray, gallery: np.ndarray, classes: np.ndarray) -> np.ndarray:

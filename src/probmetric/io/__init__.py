@@ -416,37 +416,14 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Any], metadata: Mappin
     dense = {name: _dense(tensor) for name, tensor in tensors.items()}
     header = dict(metadata or {})
     header[_CHECKSUM] = _checksum(dense, header)
-    told = {_HEADER: json.dumps(header, sort_keys=True)}
+    of_torch = any(hasattr(tensor, "detach") for tensor in dense.values())
+    library = importlib.import_module(f"safetensors.{'torch' if of_torch else 'numpy'}")
     try:
-        if any(hasattr(tensor, "detach") for tensor in dense.values()):
-            parts = [importlib.import_module("safetensors.torch").save(dense, told)]
-        else:
-            parts = _serialized(dense, told)
+        content = library.save(dense, {_HEADER: json.dumps(header, sort_keys=True)})
     except (SafetensorError, KeyError) as error:
         raise ValueError(f"{path} cannot hold these tensors: {error}") from error
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
-        file.writelines(parts)
-
-
-_LARGE, _SMALL = ("uint64", "int64", "float64", "float32", "uint32", "int32"), ("float16", "uint16", "int16", "int8")
-_IN_ORDER = (*_LARGE, *_SMALL, "uint8", "bool")
-
-
-def _serialized(arrays: Mapping[str, Any], told: Mapping[str, str]) -> list[Any]:
-    """Return the parts of a safetensors file, the bytes that `safetensors.numpy.save` gives, without its two copies."""
-    ranks = {kind: rank for rank, kind in enumerate(_IN_ORDER)}
-    order = sorted(arrays, key=lambda name: (ranks[str(arrays[name].dtype)], name))
-    entries: dict[str, Any] = {"__metadata__": told}
-    start = 0
-    for name in order:
-        array = arrays[name]
-        end = start + array.nbytes
-        code = "BOOL" if array.dtype == bool else f"{array.dtype.kind.upper()}{8 * array.itemsize}"
-        entries[name] = {"dtype": code, "shape": list(array.shape), "data_offsets": [start, end]}
-        start = end
-    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    return [len(text).to_bytes(8, "little"), text, *(_raw_bytes(arrays[name]) for name in order)]
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def tensors_digest(tensors: Mapping[str, Any]) -> str:
