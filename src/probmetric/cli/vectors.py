@@ -44,7 +44,7 @@ def certify(options: argparse.Namespace) -> None:
     part, queries = calibrating(Path(options.model), options.gallery, **_columns(options))
     calibrates = part if queries is None else queries
     warn_of_bursts(calibrates)
-    if calibrates.rows.dtype != np.float32 and part.found is None:
+    if calibrates.rows.dtype != np.float32 and part.hits is None:
         log.info("vectors are stored as %s; what is certified are answers by these", calibrates.rows.dtype)
     gallery, folder = gallery_of(part), gallery_folder(part.file)
     calibration = () if queries is None else (queries.rows, queries.labels)
@@ -125,7 +125,7 @@ def search(options: argparse.Namespace) -> None:
     answers, groups = [], list[str]()
     for file in files:
         read = read_vectors(file, group=options.group if options.csv else "")
-        queries = read.found or read
+        queries = read.hits or read
         groups += [] if queries.groups is None else [str(group) for group in queries.groups]
         answers += gallery.search(queries.rows, k=options.k, names=queries.names, **rules)
     said = as_csv(answers, groups or None).rstrip() if options.csv else as_text(answers)

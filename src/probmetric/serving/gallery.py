@@ -258,9 +258,9 @@ class Gallery:
         """Whether an index of the user's own searches the images: there are no vectors."""
         return self.model.startswith(ELSEWHERE)
 
-    def _found(self, found: Any) -> np.ndarray:
+    def _checked(self, hits: Any) -> np.ndarray:
         """Return what the index of a gallery `elsewhere` found, checked."""
-        return lists.checked(found, len(self), int(self.model.removeprefix(ELSEWHERE)))
+        return lists.checked(hits, len(self), int(self.model.removeprefix(ELSEWHERE)))
 
     @property
     def knows_p_right(self) -> bool:
@@ -299,7 +299,7 @@ class Gallery:
         """Return the answers to labelled images, or vectors, that are not in the gallery; arguments as of `certify`."""
         queries, labels = self._calibration(model, images, class_names)
         if self.elsewhere:
-            return lists.asked(queries["found"], labels, self.labels)[0]
+            return lists.calibration(queries["hits"], labels, self.labels)[0]
         return calibration_answers(self.record, self.labels, queries, labels)
 
     def check_model(self, model: Embedder) -> None:
@@ -494,7 +494,7 @@ class Gallery:
             k: nearest images to be shown.
         """
         if self.elsewhere:
-            return lists.match_of(queries["found"], self.labels, max(k, VOTES))
+            return lists.match_of(queries["hits"], self.labels, max(k, VOTES))
         tensors, count = self.record, max(k, VOTES)
         record = {**tensors, "mean": [tensors["mean"]]}  # in parts: rows are checked where they are found
         if self.labelled:
@@ -525,7 +525,7 @@ class Gallery:
             ServingError: another number of dimensions or names, or a vector without a direction.
             CertificateError: no certificate for this risk and gallery.
         """
-        rows = self._found(vectors) if self.elsewhere else directions(vectors)
+        rows = self._checked(vectors) if self.elsewhere else directions(vectors)
         if len(self) and rows.shape[1] != self.dim and not self.elsewhere:
             raise ServingError(f"vectors of {rows.shape[1]} dimensions; the gallery has {self.dim}.")
         if self.elsewhere and rules.get("strangers"):
@@ -536,7 +536,7 @@ class Gallery:
         called = [f"query {number}" for number in range(len(rows))] if names is None else list(names)
         if len(called) != len(rows):
             raise ServingError(f"{len(called)} names for {len(rows)} vectors; give one each.")
-        record = {"found" if self.elsewhere else "mean": rows, "uncertainty": np.zeros(len(rows), dtype=np.float32)}
+        record = {"hits" if self.elsewhere else "mean": rows, "uncertainty": np.zeros(len(rows), dtype=np.float32)}
         looks = np.empty((len(rows), 0), dtype=np.float32)
         return answers(self, Queries(called, record, looks), k, Rules(risk, **rules))
 
@@ -662,14 +662,14 @@ class Gallery:
             answers, P(right) or None, groups of the answers or None, and what was found and the labels of all queries.
         """
         queries, labels = self._calibration(None, images, class_names)
-        judged, once = lists.asked(queries["found"], labels, self.labels)
+        judged, once = lists.calibration(queries["hits"], labels, self.labels)
         groups = None if groups is None else _as_many(groups, len(labels))[once]
-        found, labels, p_right = queries["found"].reshape(len(labels), -1)[once], labels[once], None
+        hits, labels, p_right = queries["hits"].reshape(len(labels), -1)[once], labels[once], None
         if with_p_right:
             by_class = groups is None and shows_some(labels, self.labels)
             judged, p_right, kept = _with_p_right(judged, labels if by_class else groups)
             groups = None if groups is None else groups[kept]
-        return judged, p_right, groups, found, labels
+        return judged, p_right, groups, hits, labels
 
     def _names_of(self, labels: np.ndarray) -> np.ndarray:
         """Return the names of classes by number (Q,), `STRANGERS` for those that the gallery has not."""
@@ -682,10 +682,10 @@ class Gallery:
         """Embed calibration images and number their classes (Q,) as the gallery's; -1 for a class of none."""
         numbers = dict(zip(self.class_names, self.labels, strict=True))
         if self.elsewhere:
-            found, names = self._found(images), [] if class_names is None else class_names
-            if len(names) != len(found):
-                raise CertificateError(f"{len(names)} class names for {len(found)} calibration queries; give one each.")
-            return {"found": found}, np.array([numbers.get(str(name), -1) for name in names])
+            hits, names = self._checked(images), [] if class_names is None else class_names
+            if len(names) != len(hits):
+                raise CertificateError(f"{len(names)} class names for {len(hits)} calibration queries; give one each.")
+            return {"hits": hits}, np.array([numbers.get(str(name), -1) for name in names])
         if model is None and self.model:
             raise ServingError("name the gallery's model to certify with images: certify(model, images, risk=...).")
         if model is None:

@@ -29,18 +29,18 @@ ITSELF = 1 - 1e-6
 DIGITS = 6  # of cosines that copies share
 
 
-def checked(found: Any, rows: int, depth: int = 0) -> np.ndarray:
+def checked(hits: Any, rows: int, depth: int = 0) -> np.ndarray:
     """Return similarities (Q, N) or lists (Q, k, 2), as they were found in a gallery of N `rows`.
 
     Args:
-        found: either, or a pair of scores and indices (Q, k).
+        hits: either, or a pair of scores and indices (Q, k).
         rows: N.
         depth: k, to which longer lists are cut; 0: similarities are expected.
 
     Raises:
         ServingError: they are no cosines, not sorted, too short, or name rows that are not there.
     """
-    values = joined(*found) if isinstance(found, tuple) else np.asarray(found)
+    values = joined(*hits) if isinstance(hits, tuple) else np.asarray(hits)
     if depth:
         if values.ndim != 3 or values.shape[2:] != (2,) or values.shape[1] < depth:
             raise ServingError(
@@ -96,60 +96,60 @@ def _check_lists(values: np.ndarray, rows: int) -> None:
         raise ServingError(f"the list of query {int(twice.argmax())} names a gallery row twice.")
 
 
-def among_others(found: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def among_others(hits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return what each of N images finds among the others, and which of them (N,) can ask.
 
     An image does not find itself, nor its copies, and only the first of these asks; nor does one ask that is then alone
     in its class.
 
     Args:
-        found: what each image found in all: similarities (N, N) or lists (N, k, 2).
+        hits: what each image found in all: similarities (N, N) or lists (N, k, 2).
         labels: classes (N,).
     """
-    whole, own = found.ndim == 2, np.arange(len(found))[:, None]
-    scores = found if whole else found[..., 0]
-    indices = np.arange(len(labels))[None] if whole else found[..., 1].astype(np.int64)
-    struck = same_picture(scores, FEW) & (scores <= 1 + ABOVE_ONE) | (indices == own)
+    whole, itself = hits.ndim == 2, np.arange(len(hits))[:, None]
+    scores = hits if whole else hits[..., 0]
+    indices = np.arange(len(labels))[None] if whole else hits[..., 1].astype(np.int64)
+    struck = same_picture(scores, FEW) & (scores <= 1 + ABOVE_ONE) | (indices == itself)
     numbers = np.unique(labels, return_inverse=True)[1]
     others = np.bincount(numbers)[numbers] - 1
-    others = others - (struck & (numbers[indices] == numbers[own]) & (indices != own)).sum(axis=1)
-    asks = ~(struck & (indices < own)).any(axis=1) & (others > 0)
+    others = others - (struck & (numbers[indices] == numbers[itself]) & (indices != itself)).sum(axis=1)
+    asks = ~(struck & (indices < itself)).any(axis=1) & (others > 0)
     if whole:
-        return np.where(struck, -np.inf, found), asks
-    struck[:, -1] |= ~(indices == own).any(axis=1)  # so that all lists are of one length
+        return np.where(struck, -np.inf, hits), asks
+    struck[:, -1] |= ~(indices == itself).any(axis=1)  # so that all lists are of one length
     order = np.argsort(struck, axis=1, kind="stable")
-    return np.take_along_axis(found, order[..., None], axis=1)[
-        :, : found.shape[1] - int(struck[asks].sum(axis=1).max(initial=1))
+    return np.take_along_axis(hits, order[..., None], axis=1)[
+        :, : hits.shape[1] - int(struck[asks].sum(axis=1).max(initial=1))
     ], asks
 
 
-def match_of(found: np.ndarray, labels: np.ndarray, k: int) -> Match:
+def match_of(hits: np.ndarray, labels: np.ndarray, k: int) -> Match:
     """Return the match of queries by what they found: the k nearest, or as many as all of them have.
 
     Args:
-        found: similarities (Q, N) or lists (Q, k', 2), as `checked` gives them.
+        hits: similarities (Q, N) or lists (Q, k', 2), as `checked` gives them.
         labels: classes of the gallery (N,).
         k: nearest images.
     """
-    if found.ndim == 3:
-        scores, indices = found[..., 0], found[..., 1].astype(np.int64)
+    if hits.ndim == 3:
+        scores, indices = hits[..., 0], hits[..., 1].astype(np.int64)
         others = labels[indices] != labels[indices[:, :1]]
         place = np.where(others.any(axis=1), others.argmax(axis=1), -1)
         second = scores[np.arange(len(scores)), place]
     else:
-        k = min(k, int((found > -np.inf).sum(axis=1).min(initial=k)))
+        k = min(k, int((hits > -np.inf).sum(axis=1).min(initial=k)))
         if k < 1:
             raise ServingError("a query finds nothing: all of its similarities are -inf.")
-        parts = [_nearest(found[start : start + BLOCK_ROWS], labels, k) for start in range(0, len(found), BLOCK_ROWS)]
+        parts = [_nearest(hits[start : start + BLOCK_ROWS], labels, k) for start in range(0, len(hits), BLOCK_ROWS)]
         scores, indices, second = (np.concatenate(each) for each in zip(*parts, strict=True))
-    query, gap = {"uncertainty": np.zeros(len(found), dtype=np.float32)}, scores[:, 0] - np.maximum(second, -1.0)
+    query, gap = {"uncertainty": np.zeros(len(hits), dtype=np.float32)}, scores[:, 0] - np.maximum(second, -1.0)
     one_class = len(np.unique(labels)) < 2
     return Match(scores[:, :k], indices[:, :k], labels[indices[:, :k]], None if one_class else gap, query)
 
 
-def _nearest(found: np.ndarray, labels: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _nearest(hits: np.ndarray, labels: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return scores and rows (B, k) of the nearest, and the score (B,) of the nearest of another class."""
-    values = found.astype(np.float64)
+    values = hits.astype(np.float64)
     rows = np.sort(np.argpartition(-values, k - 1, axis=1)[:, :k], axis=1)
     order = np.argsort(-np.take_along_axis(values, rows, axis=1), axis=1, kind="stable")
     rows = np.take_along_axis(rows, order, axis=1)
@@ -158,44 +158,44 @@ def _nearest(found: np.ndarray, labels: np.ndarray, k: int) -> tuple[np.ndarray,
     return scores, rows, values.max(axis=1)
 
 
-def asked(found: np.ndarray, truth: np.ndarray, labels: np.ndarray) -> tuple[Answers, np.ndarray]:
+def calibration(hits: np.ndarray, truth: np.ndarray, labels: np.ndarray) -> tuple[Answers, np.ndarray]:
     """Return the answers to calibration queries, and which queries (K,) they are: copies of others are left out.
 
     Args:
-        found: similarities (Q, N) or lists (Q, k, 2), as `checked` gives them.
+        hits: similarities (Q, N) or lists (Q, k, 2), as `checked` gives them.
         truth: classes of the queries (Q,), numbered as the gallery's.
         labels: classes of the gallery (N,), -1 where none is known.
 
     Raises:
         CertificateError: queries find themselves, gallery images have no class, or similarities look like distances.
     """
-    if not len(found) or labels.min(initial=0) < 0 or len(np.unique(labels)) < 2:
+    if not len(hits) or labels.min(initial=0) < 0 or len(np.unique(labels)) < 2:
         raise CertificateError(
             "certificates need calibration queries, and a gallery whose images all have a class, of two or more."
         )
-    match = match_of(found, labels, VOTES)
-    if found.ndim == 3 and match.gap is not None:
-        alone = int((labels[found[..., 1].astype(np.int64)] == match.classes[:, :1]).all(axis=1).sum())
+    match = match_of(hits, labels, VOTES)
+    if hits.ndim == 3 and match.gap is not None:
+        alone = int((labels[hits[..., 1].astype(np.int64)] == match.classes[:, :1]).all(axis=1).sum())
         if alone:
             log.warning(
                 "%d of %d lists of %d show one class only: their gap is counted to the last of the list; longer lists "
                 "would say more",
-                *(alone, *found.shape[:2]),
+                *(alone, *hits.shape[:2]),
             )
-    themselves = (match.similarity[:, 0] >= ITSELF) | (match.indices[:, 0] == np.arange(len(found)))
-    if (match.similarity[:, 0] >= ITSELF).any() or themselves.sum() > max(3, len(found) / 2):
+    themselves = (match.similarity[:, 0] >= ITSELF) | (match.indices[:, 0] == np.arange(len(hits)))
+    if (match.similarity[:, 0] >= ITSELF).any() or themselves.sum() > max(3, len(hits) / 2):
         raise CertificateError(
-            f"{themselves.sum()} of {len(found)} calibration queries find themselves in the gallery. Set their own "
+            f"{themselves.sum()} of {len(hits)} calibration queries find themselves in the gallery. Set their own "
             "similarity to -inf, take them out of their lists; or leave `query_labels` out of the file, where each "
             "image of the gallery is asked among the others."
         )
     warn_of_themselves(match.similarity)
-    rounded = np.round(np.stack([match.similarity, match.indices], axis=-1), DIGITS).reshape(len(found), -1)
+    rounded = np.round(np.stack([match.similarity, match.indices], axis=-1), DIGITS).reshape(len(hits), -1)
     once = np.sort(np.unique(rounded, axis=0, return_index=True)[1])
-    answers = answers_of(match, truth, labels).rows(np.isin(np.arange(len(found)), once))
+    answers = answers_of(match, truth, labels).rows(np.isin(np.arange(len(hits)), once))
     if (
-        found.ndim == 2
-        and answers.right.sum() < (labels[np.where(found > -np.inf, found, 2).argmin(axis=1)] == truth)[once].sum()
+        hits.ndim == 2
+        and answers.right.sum() < (labels[np.where(hits > -np.inf, hits, 2).argmin(axis=1)] == truth)[once].sum()
     ):
         raise CertificateError("the least similar is right more often than the most similar: are these distances?")
     return answers, once

@@ -62,7 +62,7 @@ class Vectors:
         splits: split of each row (N), "" where the file has no such column.
         groups: what rows come from together (N,); None where nobody asked.
         columns: names of the columns of the file.
-        found: the queries of an index of the user's own, whose rows are what it found; None in a file of vectors.
+        hits: the queries of an index of the user's own, whose rows are what it found; None in a file of vectors.
         depth: length of its lists, 0 of similarities.
     """
 
@@ -73,7 +73,7 @@ class Vectors:
     splits: list[str]
     groups: np.ndarray | None = None
     columns: tuple[str, ...] = ()
-    found: Vectors | None = None
+    hits: Vectors | None = None
     depth: int = 0
 
     def __len__(self) -> int:
@@ -102,8 +102,8 @@ class Vectors:
         Raises:
             ServingError: the splits name a gallery or queries only.
         """
-        if self.found is not None:
-            return self._among_others() if not any(self.found.labels) else (self, self.found)
+        if self.hits is not None:
+            return self._among_others() if not any(self.hits.labels) else (self, self.hits)
         if not any(self.splits):
             return self, None
         gallery, queries = self.of(GALLERY_SPLITS), self.of(QUERY_SPLITS)
@@ -120,12 +120,12 @@ class Vectors:
         Raises:
             ServingError: the queries are others, or their lists are too short.
         """
-        assert self.found is not None
-        if len(self.found) != len(self):
-            raise ServingError(f"{self.file}: {len(self.found)} queries without `query_labels`, {len(self)} images.")
-        found = lists.checked(self.found.rows, len(self), self.depth)
-        rows, asks = lists.among_others(found, np.array(self.labels))
-        queries = replace(self.found, rows=rows, labels=self.labels, names=self.names).rows_where(asks)
+        assert self.hits is not None
+        if len(self.hits) != len(self):
+            raise ServingError(f"{self.file}: {len(self.hits)} queries without `query_labels`, {len(self)} images.")
+        hits = lists.checked(self.hits.rows, len(self), self.depth)
+        rows, asks = lists.among_others(hits, np.array(self.labels))
+        queries = replace(self.hits, rows=rows, labels=self.labels, names=self.names).rows_where(asks)
         return replace(self, depth=rows.shape[1] if self.depth else 0), queries
 
 
@@ -170,7 +170,7 @@ def vectors_of(
         DataError: a column is missing or has another length.
     """
     if SIMILARITIES in columns or SCORES in columns:
-        return _found_of(columns, file, label=label, group=group)
+        return _hits_of(columns, file, label=label, group=group)
     vector = next((name for name in VECTORS if name in columns), "")
     if not vector or columns[vector].ndim != 2:
         raise DataError(f"{file} holds {', '.join(columns)}; expected a column `vector` of lists of one length.")
@@ -190,7 +190,7 @@ def vectors_of(
     )
 
 
-def _found_of(columns: Mapping[str, np.ndarray], file: Path, *, label: str, group: str) -> Vectors:
+def _hits_of(columns: Mapping[str, np.ndarray], file: Path, *, label: str, group: str) -> Vectors:
     """Return the gallery in some columns, whose queries come with what an index found for each of them."""
     if SIMILARITIES in columns:
         rows = columns[SIMILARITIES]
@@ -207,7 +207,7 @@ def _found_of(columns: Mapping[str, np.ndarray], file: Path, *, label: str, grou
     queries, called = (column_of(file, columns, "", each, asked) for each in (QUERY_LABELS, ("query_path",)))
     splits = column_of(file, columns, "", ("split",), asked)
     groups = column_of(file, columns, group, (), asked) if group else None
-    found = Vectors(
+    hits = Vectors(
         file,
         rows,
         queries or [""] * asked,
@@ -217,10 +217,10 @@ def _found_of(columns: Mapping[str, np.ndarray], file: Path, *, label: str, grou
         tuple(columns),
     )
     if splits:
-        found = found.of(QUERY_SPLITS)
+        hits = hits.of(QUERY_SPLITS)
     depth = rows.shape[1] if rows.ndim == 3 else 0
     nothing, called = np.empty((count, 0), dtype=np.float32), [f"{file.stem}/{row}" for row in range(count)]
-    return Vectors(file, nothing, labels or [], names or called, [""] * count, None, tuple(columns), found, depth)
+    return Vectors(file, nothing, labels or [], names or called, [""] * count, None, tuple(columns), hits, depth)
 
 
 def _of_faiss(file: Path) -> dict[str, np.ndarray]:
@@ -264,15 +264,15 @@ def calibrating(
         CertificateError: the model was trained on all queries.
     """
     vectors = read_vectors(file, label=label, group=group)
-    if vectors.found is not None and trained_on:
+    if vectors.hits is not None and trained_on:
         raise ServingError(f"{file} has no vectors to be compared with --trained-on: leave those queries out of it.")
     trained = read_vectors(trained_on, label=label) if trained_on else None
     gallery, calibration = vectors.parts
     if queries is not None:
         calibration = read_vectors(queries, label=label, group=group)
-        if (calibration.found is None) != (vectors.found is None):
+        if (calibration.hits is None) != (vectors.hits is None):
             raise ServingError(f"{file} and {queries} are vectors and what an index found; expected two of one kind.")
-        calibration = calibration.found or calibration
+        calibration = calibration.hits or calibration
     elif calibration is None and (group or trained is not None):
         gallery, calibration = held_out(vectors, trained)
         log.info("%d rows calibrate, chosen with seed 0; the other %d are the gallery", len(calibration), len(gallery))
@@ -284,9 +284,9 @@ def calibrating(
 def warn_of_bursts(vectors: Vectors) -> None:
     """Say where rows that calibrate look as if they came together, and nobody names what they come from."""
     if vectors.groups is None and any(vectors.labels):
-        found = INDICES in vectors.columns or SIMILARITIES in vectors.columns
-        rows = np.ones((1, 1)) if found else directions(vectors.rows[:SEEN])
-        sentence = burst_sentence(rows, None if found else np.array(vectors.labels[:SEEN]), vectors.columns)
+        hits = INDICES in vectors.columns or SIMILARITIES in vectors.columns
+        rows = np.ones((1, 1)) if hits else directions(vectors.rows[:SEEN])
+        sentence = burst_sentence(rows, None if hits else np.array(vectors.labels[:SEEN]), vectors.columns)
         if sentence:
             log.warning("%s: %s (--group COLUMN)", vectors.file, sentence)
 
@@ -354,7 +354,7 @@ def gallery_of(vectors: Vectors) -> Gallery:
 
     The rows of `vectors` are divided by their norms where they lie: many would not be held twice.
     """
-    if vectors.found is not None:
+    if vectors.hits is not None:
         gallery = Gallery.from_labels(vectors.labels, vectors.names, depth=vectors.depth)
     else:
         rows, gallery = directions(vectors.rows, overwrite=True), Gallery()
