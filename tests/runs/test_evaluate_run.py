@@ -188,6 +188,25 @@ def test_missing_and_broken_files_are_named(run):
         evaluate_run(folder)
 
 
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [
+        ({"classes": "[1,"}, "Expecting value"),
+        ({"classes": '["a"]'}, "0 should be a valid integer"),
+        ({"uncertainty": "norm", "curvature": "1.0.0"}, "Extra data"),
+    ],
+)
+def test_damaged_metadata_name_the_file_and_the_fix(run, metadata, said):
+    folder, data, _, probabilities = run
+    write(folder, "test", *data["test"], metadata, probabilities=probabilities, concentration=np.ones(40))
+    with pytest.raises(FileError, match=rf"test\.safetensors is damaged \({said}.*\); delete the run folder"):
+        evaluate_run(folder)
+    write(folder, "test", *data["test"])
+    write(folder, "ood", *data["test"], {"sources": "{}"})
+    with pytest.raises(FileError, match=r"ood\.safetensors is damaged \(top level should be a valid list"):
+        evaluate_run(folder)
+
+
 def norm_run(folder, **metadata):
     generator = np.random.default_rng(4)
     raw = generator.normal(size=(40, 3)) * generator.uniform(0.2, 3, size=(40, 1))

@@ -137,8 +137,13 @@ def read_json(path: str | Path, fix: str = "delete it and run again", kind: Any 
         fix: what to do about a bad file.
         kind: type its value must have, such as `dict[str, list[float]]`: damaged JSON may still be JSON.
     """
+    return json_in(read_text(path, fix), path, fix, kind)
+
+
+def json_in(text: str, path: str | Path, fix: str, kind: Any = Any) -> Any:
+    """Return what JSON `text`, read from the file `path`, says; errors and arguments as of `read_json`."""
     try:
-        value = json.loads(read_text(path, fix))
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:  # also of a number of 5,000 digits
         raise FileError(f"{path} is damaged ({error}); {fix}.") from error
     return of_kind(value, kind, path, fix)

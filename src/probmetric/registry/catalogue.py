@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,8 @@ def source_digest(paths: Iterable[Path]) -> str:
 
 @functools.cache
 def _shipped() -> Mapping[str, Any]:
-    return json.loads(SHIPPED.read_text(encoding="utf-8")) if SHIPPED.is_file() else {}
+    kept = remembered_json(SHIPPED)
+    return kept if isinstance(kept, dict) else {}
 
 
 def shipped(kind: str, name: str, shared: str, source: str) -> Mapping[str, Any] | None:

@@ -24,7 +24,6 @@ metric over the units (`metrics.units`); and `severity/<distortion>`, what stron
 from __future__ import annotations
 
 import functools
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -362,7 +361,7 @@ def answers_among_others(split: Embeddings, ks: Sequence[int] = ()) -> Answers |
 
 def ood_rows(strangers: Embeddings) -> dict[str, NDArray[np.bool_]]:
     """Return which rows (N,) of an embeddings file are of each out-of-distribution set that has images."""
-    names = json.loads(strangers.metadata.get("sources", '["ood"]'))
+    names = strangers.said("sources", list[str], ["ood"])
     source = strangers.tensors.get("source", np.zeros(len(strangers["uncertainty"]), dtype=np.int64))
     rows = {name: source == number for number, name in enumerate(names)}
     return {name: chosen for name, chosen in rows.items() if chosen.any()}
@@ -458,8 +457,9 @@ def _other_spaces(results: Results, test: Embeddings, settings: Evaluation, side
         return
     mean, norm = test["mean"].astype(np.float64), test["concentration"].astype(np.float64)
     rows: dict[Literal["euclidean", "poincare"], NDArray[np.float64]] = {"euclidean": norm[:, None] * mean}
-    if "curvature" in test.metadata:
-        radius = np.tanh(math.sqrt(float(test.metadata["curvature"])) * norm).clip(max=_LARGEST_RADIUS)
+    curvature = test.said("curvature", float, None)
+    if curvature is not None:
+        radius = np.tanh(math.sqrt(curvature) * norm).clip(max=_LARGEST_RADIUS)
         rows["poincare"] = radius[:, None] * mean
     kept = [f"recall_at_{k}" for k in settings.ks] + ["r_precision", "map_at_r"]
     for space, points in rows.items():
@@ -496,7 +496,7 @@ def _columns(test: Embeddings) -> NDArray[np.int64] | None:
     if "probabilities" not in test.tensors:
         return None
     width = test["probabilities"].shape[1]
-    classes = np.asarray(json.loads(test.metadata.get("classes", json.dumps(list(range(width))))), dtype=np.int64)
+    classes = np.array(test.said("classes", list[int], range(width)), dtype=np.int64)
     order = np.argsort(classes)
     place = np.searchsorted(classes[order], test["label"]).clip(max=width - 1)
     columns = order[place]

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from probmetric.io import (
     FileError,
     content_digest,
+    json_in,
     open_tensors,
     present,
     read_csv,
@@ -61,13 +62,22 @@ RERUN = "delete the run folder and run the workflow again"
 
 @dataclass(frozen=True)
 class Embeddings:
-    """One embeddings file: arrays by name, and the metadata strings."""
+    """One embeddings file: arrays by name, the metadata strings, and where it lies."""
 
     tensors: dict[str, np.ndarray]
     metadata: dict[str, str]
+    path: Path = Path("embeddings")
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.tensors[name]
+
+    def said(self, name: str, kind: Any, default: Any) -> Any:
+        """Return the JSON of type `kind` that the metadata hold under `name`, `default` where they hold none.
+
+        Raises:
+            FileError: it is damaged.
+        """
+        return json_in(self.metadata[name], self.path, RERUN, kind) if name in self.metadata else default
 
 
 @dataclass(frozen=True)
@@ -234,7 +244,7 @@ class RunFolder:
         if missing:
             raise FileError(f"{path} lacks {', '.join(missing)}; delete it and run the embed step again.")
         _check_embeddings(path, tensors)
-        return Embeddings(tensors, metadata)
+        return Embeddings(tensors, metadata, path)
 
     def tensors(self, split: Split, *names: str) -> dict[str, np.ndarray]:
         """Read the tensors `names`, as far as the embeddings of `split` hold them; the rest stays on disk."""

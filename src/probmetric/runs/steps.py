@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from probmetric import __version__
-from probmetric.data.manifest import DataError, load_manifest
-from probmetric.io import content_digest, write_text
+from probmetric.data.manifest import DataError, load_manifest, refusing
+from probmetric.io import content_digest, json_in, write_text
 from probmetric.launch import ALONE, Place
-from probmetric.runs.folder import STEPS, RunFolder, Step
+from probmetric.runs.folder import RERUN, STEPS, RunFolder, Step
 from probmetric.runs.identity import Ingredients, ingredients
 from probmetric.runs.made import Judge, forget, record, restore_metrics
 from probmetric.runs.names import FEATURES, RESULTS, STATE
@@ -232,7 +232,8 @@ def _certificate(
     gallery = content_digest(folder.embeddings_file("test"))
     by: str | PRight = score or "disagreement"
     if score in ("", "p_right") and "p_right" in metadata:
-        fitted = PRight.of(json.loads(metadata["p_right"]))
+        with refusing(f"{folder.matches_file} is damaged", RERUN, TypeError, ValueError):
+            fitted = PRight.of(json_in(metadata["p_right"], folder.matches_file, RERUN, dict[str, Any]))
         by = fitted if score or fitted.answers >= ENOUGH_TO_FIT else by
     options: dict[str, Any] = {}
     if group:
