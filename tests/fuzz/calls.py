@@ -34,18 +34,18 @@ class CallError(AssertionError):
 
 @contextlib.contextmanager
 def limited(seconds: int = SECONDS) -> Iterator[None]:
-    """Raise a CallError in what takes longer."""
+    """Raise a CallError in what takes longer of this process's computing: other tests may run beside it."""
 
     def stop(signum: int, frame: Any) -> None:
         raise CallError(f"took more than {seconds} s")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def outcome(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[str, Any]:

@@ -115,7 +115,8 @@ def test_every_number_of_a_record_is_finite(name: str) -> None:
         record = predictor(made())
         assert all(torch.isfinite(value).all() for value in record.tensors().values()), kind
     torch.testing.assert_close(predictor(images().double()).uncertainty, predictor(images()).uncertainty)
-    for wrong in ([], (images() * 50).to(torch.uint8), images() > 0, images().numpy(), [images().numpy()]):
+    unread = [images()[0], images()[0, 0, 0], images()[:, :2], images() * torch.nan, images() / 0]  # shapes, numbers
+    for wrong in ([], (images() * 50).to(torch.uint8), images() > 0, images().numpy(), [images().numpy()], *unread):
         assert outcome(predictor, wrong)[0] == "refused"
 
 

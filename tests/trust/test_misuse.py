@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from scipy.stats import binom, poisson
+from scipy.stats import binom, norm, poisson
 
 from probmetric import trust
 from probmetric.io import FileError, signed, write_json
@@ -292,6 +292,7 @@ def test_bursts_are_seen_and_an_order_by_class_is_none():
     assert burst_sentence(by_class, classes) == ""
     frames = np.repeat(rows_of(generator, 60), 5, axis=0) + 0.03 * generator.normal(size=(300, 128))
     assert "look like bursts of one source" in burst_sentence(frames)
+    assert burst_sentence(1e30 * frames) == burst_sentence(frames)
     assert burst_sentence(frames[generator.permutation(300)]) == ""
     assert "column 'Session' says what queries share" in burst_sentence(by_class, classes, ["label", "Session"])
 
@@ -388,12 +389,22 @@ def test_the_evidence_of_spot_checks_has_mean_false_alarms():
 
 def test_small_risks_want_as_many_errors_and_no_time():
     """Rare errors come as Poisson's: the fewest checks are a number of expected errors over the risk."""
-    start = time.perf_counter()
+    start = time.process_time()
     expected = [risk * checks_needed(2 * risk, risk=risk) for risk in (1e-3, 1e-6, 1e-9)]
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     np.testing.assert_allclose(expected, expected[-1], rtol=0.01)
     wrong = next(c for c in range(1, 50) if poisson.sf(c - 1, expected[-1]) <= 0.01)
     assert poisson.sf(wrong - 1, 2 * expected[-1]) == pytest.approx(0.5, abs=0.01)
+
+
+def test_shares_near_the_risk_want_many_checks_and_no_time():
+    """By the normal approximation: checks = p (1 - p) (z / gap)^2 at a chance of one half."""
+    for share, risk in ((0.309, 0.30866), (0.5002, 0.5), (0.05001, 0.05)):
+        start = time.process_time()
+        needed = checks_needed(share, risk=risk)
+        assert time.process_time() - start < 4
+        assert needed == pytest.approx(risk * (1 - risk) * (norm.isf(0.01) / (share - risk)) ** 2, rel=0.03)
+    assert checks_needed(0.3000001, risk=0.3) == np.inf
 
 
 def spot_checks_evidence(wrong):

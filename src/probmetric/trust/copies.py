@@ -91,11 +91,11 @@ def burst_sentence(rows: Any, labels: Any = None, columns: Any = ()) -> str:
     """Return what speaks against independent queries, in words; "" where nothing does.
 
     Args:
-        rows: (N, M) unit rows of the queries, in the order in which they came; the first `SEEN` are looked at.
+        rows: (N, M) rows of the queries, of any length, in the order of coming; the first `SEEN` are looked at.
         labels: (N,) their classes, so that an order by class is not taken for bursts.
         columns: names of columns that come with the queries and are not used as groups.
     """
-    vectors = arrays.matrix(rows, "rows")[:SEEN]
+    vectors = arrays.normalized(arrays.matrix(rows, "rows")[:SEEN])
     classes = np.zeros(len(rows), int) if labels is None else arrays.names_of(labels, "labels", count=len(rows))[1]
     classes = classes[:SEEN]
     beside, expected, variance = 0, 0.0, 0.0

@@ -160,7 +160,13 @@ class Predictor:
         return class_probabilities(self.loss, embeddings, self.seed)
 
     def _part(self, images: Tensor) -> Part:
-        part = self.uncertainty.represent(images, self)
+        try:
+            part = self.uncertainty.represent(images, self)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            shape, name = tuple(images.shape), type(self.encoder).__name__
+            raise ValueError(f"{name} cannot read images of shape {shape}: {error}") from error
         return part.settled().to("cpu") if isinstance(part, DirectionalBatch) else part
 
 
@@ -291,6 +297,7 @@ def inputs_for(encoder: nn.Module, images: Tensor) -> Tensor:
 
     Raises:
         TypeError: they are no floating-point tensor.
+        ValueError: they are a single image, or hold a value that is no number; names the image.
     """
     if not isinstance(images, Tensor) or not images.is_floating_point():
         kind = getattr(images, "dtype", type(images).__name__)
@@ -298,6 +305,11 @@ def inputs_for(encoder: nn.Module, images: Tensor) -> Tensor:
             f"images are {kind}; a network reads normalised floating-point tensors: those of the view it was trained "
             "with, or hand the pictures to `Model.embed`."
         )
+    if images.ndim < 2:
+        raise ValueError(f"images have shape {tuple(images.shape)}; the first axis is that of the batch.")
+    bad = (~images.isfinite()).flatten(1).any(dim=1).nonzero()
+    if len(bad):
+        raise ValueError(f"image {int(bad[0])} of the batch holds a value that is no finite number.")
     parameter = next((part for part in encoder.parameters() if part.is_floating_point()), images)
     return images.to(parameter.device, parameter.dtype)
 
