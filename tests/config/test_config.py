@@ -57,6 +57,8 @@ WRONG = [
     ({"methods": {"a": {"training": {"epoch": 3}}}}, ["methods.a.training.epoch", "did you mean 'epochs'"]),
     ({"defaults": {"backbone": "compakt"}}, ["did you mean 'compact'"]),
     ({"defaults": {"training": {"epochs": -1}}}, ["defaults.training.epochs", "-1", "greater than or equal to 0"]),
+    ({"defaults": {"dim": 1}}, ["params.yaml: defaults.dim: an embedding has 2 to 65,536 numbers, not 1; or write"]),
+    ({"defaults": {"dim": 10**12}}, ["defaults.dim: an embedding has 2 to 65,536 numbers, not 1000000000000"]),
     ({"evaluation": {"ks": [0]}}, ["evaluation.ks.0", "greater than or equal to 1", "found 0"]),
 ]
 

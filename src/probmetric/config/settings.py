@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from probmetric.config.components import (
     BackboneChoice,
@@ -23,10 +23,19 @@ from probmetric.runs.names import data_name
 Sampler = Literal["balanced", "balanced_with_replacement", "class_random", "episodic", "pairs", "shuffle"]
 Epochs = Annotated[int, Field(ge=0, le=10**6)]
 Some = Annotated[int, Field(ge=1, le=10**6)]
+WIDEST = 2**16
+
+
+def _in_range(size: Any) -> Any:
+    """Refuse the size of an embedding that no network has, in one sentence for both of its forms."""
+    if isinstance(size, int | float) and not 2 <= size <= WIDEST:
+        raise ValueError(f"an embedding has 2 to {WIDEST:,} numbers, not {size}; or write features")
+    return size
 
 
 Dim = Annotated[
-    Annotated[int, Field(ge=2)] | Literal["features"],
+    Annotated[int, Field(ge=2, le=WIDEST)] | Literal["features"],
+    BeforeValidator(_in_range),
     Field(description="size of the embedding; features: as many as the network has before its head"),
 ]
 

@@ -161,9 +161,11 @@ class Option:
         others = others or {}
         bounds = self.range.resolved(others)
         if not all(number in bounds for number in _numbers(value)):
-            tiny = f", not nearer to 0 than {_NEAREST:g}" if any(0 < abs(n) < _NEAREST for n in _numbers(value)) else ""
+            sizes = [abs(number) for number in _numbers(value) if number]
+            tiny = f", not nearer to 0 than {_NEAREST:g}" if any(size < _NEAREST for size in sizes) else ""
+            huge = f", not farther from 0 than {_FARTHEST:g}" if any(size > _FARTHEST for size in sizes) else ""
             bounding = "".join(f" ({name} is {_text(others[name])})" for name in self.range.options)
-            raise OptionValueError(f"{where} is {_text(value)}; allowed: a number {self.range}{tiny}{bounding}.")
+            raise OptionValueError(f"{where} is {_text(value)}; allowed: a number {self.range}{tiny}{huge}{bounding}.")
         for name, values in self.when.items() if value != self.default else ():
             if others[name] not in values:
                 shown, other = " or ".join(map(repr, values)), _text(others[name])
