@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import struct
 from pathlib import Path
 from zlib import compress, crc32
@@ -307,14 +308,19 @@ def test_unusual_images_are_what_their_viewers_show(tmp_path):
 def test_pictures_of_kinds_that_are_not_read_are_errors_that_say_what_to_do(tmp_path, monkeypatch):
     raw = photographs(tmp_path / "photos", range(8), count=10)
     monkeypatch.setitem(NEEDED, ".j2k", ("none", "pip install more"))  # as where a reader is not installed
-    for name in ("a.j2k", "b.PSD", "notes.txt", ".hidden.gif"):
+    for name in ("a.j2k", "b.PSD", "notes.txt", ".hidden.gif", "README"):
         (raw / "class 1" / name).write_bytes(b"of another kind")
+    shutil.copyfile(next((raw / "class 2").iterdir()), raw / "class 1" / "IMG_0001")
     with pytest.raises(DataError) as error:
         prepared(raw, tmp_path / "shop")
-    assert "2 picture(s) of kinds that are not read, such as class 1/" in str(error.value)
-    assert "1 .j2k: pip install more; 1 .psd: convert it to JPEG or PNG" in str(error.value)
+    assert "3 picture(s) of kinds that are not read, such as class 1/" in str(error.value)
+    fixes = "1 without an ending: name it .jpg, .png or what it is; 1 .j2k: pip install more; 1 .psd: convert it to"
+    assert fixes in str(error.value)
     prepared(raw, tmp_path / "shop", on_error="skip")
-    assert len(json.loads((tmp_path / "shop" / "summary.json").read_text())["left_out"]) == 2
+    summary = json.loads((tmp_path / "shop" / "summary.json").read_text())
+    assert len(summary["left_out"]) == 2
+    assert summary["images"] == 80
+    assert any("1 without an ending" in note for note in summary["notes"])
 
 
 @pytest.mark.parametrize(

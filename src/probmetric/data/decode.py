@@ -65,6 +65,7 @@ TURNS = {
 WIDEST = 65535
 STRETCHED = "scaled from each image's smallest value to its largest"
 CONVERT = "convert it to JPEG or PNG"
+NAMELESS = ""  # the ending of a file that has none
 JPEG, END = b"\xff\xd8\xff", b"\xff\xd9"
 
 
@@ -168,15 +169,29 @@ def _decoded(image: Image.Image, mode: Mode, shorter_side: int | None) -> Decode
 def unread_advice(names: Iterable[str]) -> str:
     """Return how many pictures of which kinds are not read with what is installed, and what to do; "" for none."""
     lacking = (kind for kind, (form, _) in NEEDED.items() if form not in _formats())
-    unread = {*UNREAD_KINDS, *lacking}
+    unread = {NAMELESS, *UNREAD_KINDS, *lacking}
     pictures = [name for name in names if Path(name).suffix.lower() in unread]
     fixes: dict[str, list[str]] = {}
     for kind, count in sorted(Counter(Path(name).suffix.lower() for name in pictures).items()):
-        fixes.setdefault(NEEDED[kind][1] if kind in NEEDED else CONVERT, []).append(f"{count} {kind}")
+        fix = NEEDED[kind][1] if kind in NEEDED else CONVERT if kind else "name it .jpg, .png or what it is"
+        fixes.setdefault(fix, []).append(f"{count} {kind or 'without an ending'}")
     advice = "; ".join(f"{', '.join(kinds)}: {fix}" for fix, kinds in fixes.items())
     return (
         f"{len(pictures)} picture(s) of kinds that are not read, such as {pictures[0]} ({advice})" if pictures else ""
     )
+
+
+def is_picture(path: Path) -> bool:
+    """Say whether a file, whatever its name, begins as an image that can be read."""
+    from PIL import Image
+
+    try:
+        if path.is_file():  # a pipe would be waited for
+            Image.open(path, formats=_formats()).close()
+            return True
+    except Exception:  # whatever a reader of bytes that may be anything stumbles over
+        return False
+    return False
 
 
 def _too_large(name: str, what: object) -> DataError:

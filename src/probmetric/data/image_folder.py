@@ -9,7 +9,7 @@ All of it may lie in a single folder more: photos/data/mug/001.jpg. Without a te
 of ImageNet; query/ and gallery/ (or test/ beside query/) are test images of two roles. Hidden
 folders and files (`.ipynb_checkpoints`, `.git`), and what servers and archives leave behind (`@eaDir`, `__MACOSX`), are
 none of the images. A class name in another Unicode form (NFC, NFD) is the same class. Pictures of kinds that are not
-read (`decode.unread_advice`) are listed like the others: decoding says what to do. Links that lead out of the folder
+read (`decode.unread_advice`), and those whose name has no ending, are listed like the others. Links that lead out of it
 are listed apart, unless there is nothing else: folders of links are what DVC, git-annex and datalad make.
 """
 
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from probmetric.data.decode import IMAGE_KINDS, UNREAD_KINDS, unread_advice
+from probmetric.data.decode import IMAGE_KINDS, UNREAD_KINDS, is_picture, unread_advice
 from probmetric.data.manifest import DataError
 
 PICTURES = (*IMAGE_KINDS, *UNREAD_KINDS)
@@ -206,7 +206,7 @@ def _walked(root: Path, follow: bool) -> tuple[list[str], list[str]]:
             link = Path(entry.path) if entry.is_symlink() else None
             inside = link is None or _inside(link, real)
             if not _is_folder(entry):
-                if entry.name.lower().endswith(PICTURES):
+                if entry.name.lower().endswith(PICTURES) or ("." not in entry.name and is_picture(Path(entry.path))):
                     (paths if inside or follow else links_out).append(path)
             elif link is None:
                 waiting.append((path, above))

@@ -80,7 +80,7 @@ class Folder(OwnImages):
             return images
         if folder.unread:
             notes.append(f"left out: {folder.unread}")
-        usable = [image for image in images if is_utf8(image.path)]
+        usable = [image for image in images if is_utf8(image.path) and Path(image.path).suffix]
         gone = [*folder.links_out, *(image.path for image in images if not is_utf8(image.path))]
         if gone:
             shown = ", ".join(ascii(path) for path in gone[:20])
