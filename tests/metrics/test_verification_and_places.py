@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 
+from probmetric.config import Evaluation
+from probmetric.io import write_tensors
 from probmetric.metrics.verification import Pairs, verification_metrics
-from probmetric.runs.places import Places, place_metrics, place_retrieval
+from probmetric.runs.evaluate import ImageFacts, evaluate_run
+from probmetric.runs.folder import RunFolder
+from probmetric.runs.places import Places
 
 
 def unit(rng, count, dim=8):
@@ -79,7 +83,9 @@ def test_a_query_is_answered_by_the_database_within_25_metres(street, task):
     if task != "all":
         asks &= c["night"] == (task == "night_to_day")
         searched &= c["night"] == (task == "day_to_night")
-    values, queries, database = place_retrieval(mean, places, ks=(1, 5), task=task)
+    sides = places.asked(np.arange(len(mean)), task)
+    queries, database = sides.queries, sides.gallery
+    values = sides.per_query(mean, np.arange(len(mean)), (1, 5))
     np.testing.assert_array_equal(queries, np.flatnonzero(asks))
     np.testing.assert_array_equal(database, np.flatnonzero(searched))
     for i, query in enumerate(queries):
@@ -91,20 +97,29 @@ def test_a_query_is_answered_by_the_database_within_25_metres(street, task):
         assert values["positives"][i] == right[database].sum()
 
 
-def test_metrics_of_places(street):
+def measured(folder, mean, places, index, ks):
+    """Return metrics and curves of the images with these manifest rows."""
+    numbers = {"label": index, "index": index}
+    tensors = {"mean": mean[index], "uncertainty": np.linspace(0, 1, len(index))} | numbers
+    write_tensors(RunFolder(folder).embeddings_file("test"), tensors)
+    unit = "image" if places.walks is None else "walk"
+    return evaluate_run(folder, Evaluation(ks=ks), ImageFacts(places=places, unit=unit))
+
+
+def test_metrics_of_places(street, tmp_path):
     mean, places = street
-    metrics, curves = place_metrics(mean, np.linspace(0, 1, len(mean)), places, ks=(1, 5))
+    metrics, curves = measured(tmp_path, mean, places, np.arange(len(mean)), (1, 5))
     for name in ("retrieval/recall_at_5", "retrieval/map_at_5", "sparsification/ausc_query_and_neighbour"):
         assert 0 <= metrics[name] <= 1
     assert {"retrieval_day_to_night/recall_at_1", "retrieval_night_to_day/recall_at_1"} < metrics.keys()
     assert not any(name.startswith(("clustering", "structure")) for name in metrics)
     kept = [f"units/{name}" for name in ("retrieval/recall_at_1", "retrieval/map_at_r", "sparsification/error_auroc")]
-    assert curves.keys() == {"sparsification", *kept, "unit_errors"}
+    assert curves.keys() == {"sparsification", *kept, "unit_errors", "p_right"}
     assert np.mean(curves[kept[0]]["value"]) == pytest.approx(metrics["retrieval/recall_at_1"], abs=1e-5)
     assert curves[kept[0]].keys() == {"value", "image"}
 
 
-def test_the_unit_of_places_is_the_walk(street):
+def test_the_unit_of_places_is_the_walk(street, tmp_path):
     """Images of a walk show the same street a few metres further on; those of no known walk stand for themselves."""
     mean, places = street
     sequence = np.array([["", "north", "south"][place % 3] for place in range(len(mean))])
@@ -112,13 +127,14 @@ def test_the_unit_of_places_is_the_walk(street):
     names = {number: set(sequence[walked.walks == number]) for number in np.unique(walked.walks)}
     assert sorted(map(sorted, (walk for number, walk in names.items() if number >= 0))) == [["north"], ["south"]]
     assert sum(number < 0 for number in names) == np.count_nonzero(sequence == "")
-    _, curves = place_metrics(mean, np.linspace(0, 1, len(mean)), walked, ks=(1,))
+    _, curves = measured(tmp_path, mean, walked, np.arange(len(mean)), (1,))
     asked = walked.walks[np.flatnonzero(places.columns["role"] == "query")]
     assert set(curves["units/retrieval/recall_at_1"]["walk"]) <= set(asked.tolist())
     assert curves["unit_errors"]["retrieval/recall_at_1"][1] < len(asked)
 
 
-def test_a_split_without_images_has_no_metrics(street):
+@pytest.mark.parametrize("role", ["none", "query", "database"])
+def test_a_split_without_queries_or_database_has_no_metrics(street, tmp_path, role):
     mean, places = street
-    none = np.empty(0, dtype=np.int64)
-    assert place_metrics(mean[none], np.empty(0), places.of(none), ks=(1,)) == ({}, {})
+    index = np.flatnonzero(places.columns["role"] == role)
+    assert measured(tmp_path, mean, places, index, (1,)) == ({}, {})

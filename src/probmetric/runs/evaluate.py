@@ -54,7 +54,7 @@ from probmetric.retrieval.measures import retrieval_per_query, summarize
 from probmetric.retrieval.problem import JUNK
 from probmetric.retrieval.votes import retrieval_votes, sampled_retrieval_metrics, vote_reliability
 from probmetric.runs.folder import Embeddings, RunFolder, Split
-from probmetric.runs.places import Places, place_answers, place_metrics, place_retrieval
+from probmetric.runs.places import SUBTASKS, Places
 from probmetric.runs.roles import Asked, Roles
 from probmetric.trust.answers import (
     KEPT,
@@ -89,7 +89,7 @@ class ImageFacts:
         distortions: name -> (rows of the manifest,) strength of a distortion, looked up by each image's `index`; NaN =
             not measured. `distortion` is that of all together.
         pairs: pairs of test images to verify, `verification/...`.
-        places: where the images were taken, for street scenes: retrieval and sparsification are then as in `places`.
+        places: where the images were taken, for street scenes: queries are then answered as in `places`.
         posterior: manifest rows (n,) of one split -> exact P(class | image) (n, C) and labels (C,), where it is exact.
         roles: which test images are queries and which their gallery, where that is said.
         unit: what is drawn where numbers are said to hold for others: test classes, images of training classes, or
@@ -125,11 +125,14 @@ class ImageFacts:
             unit=_unit(str(metadata.get("protocol")), places),
         )
 
-    def asked(self, test: Embeddings) -> Asked | None:
-        """Return which of the test images ask and in which; None where each is asked among the others."""
+    def asked(self, split: Embeddings, *, tested: bool = True) -> Asked | None:
+        """Return which images of a split ask and in which; None where each is asked among the others.
+
+        Queries and gallery are roles of images that are `tested`, at places also of those that validate.
+        """
         if self.places is not None:
-            return Asked(*self.places.of(test["index"]).sides, np.empty((0, 2), dtype=np.int64))
-        return None if self.roles is None else self.roles.among(test["index"], test["label"])
+            return self.places.asked(split["index"])
+        return self.roles.among(split["index"], split["label"]) if tested and self.roles is not None else None
 
     def units(self, split: Embeddings) -> NDArray[np.int64]:
         """Return the unit (N,) of each image of a split."""
@@ -195,15 +198,12 @@ def evaluate_run(
     """
     settings, facts = settings or Evaluation(), facts or ImageFacts()
     run = RunFolder(folder)
-    test, places = run.embeddings("test"), facts.places
+    test = run.embeddings("test")
     answers = run_answers(run, settings.ks, facts) if answers is None else answers
-    if places is not None:
-        metrics, curves = place_metrics(test["mean"], test["uncertainty"], places.of(test["index"]), ks=settings.ks)
-        results = Results(ByUnit(facts.unit), facts.units(test), metrics, curves)
-        aurocs = error_aurocs(answers["test"]) if "test" in answers and answers["test"].asked.any() else {}
-        results.add("sparsification", {f"error_auroc_{score}": value for score, value in aurocs.items()})
+    results = answer_metrics(test, settings, answers.get("test"), facts)
+    if facts.places is not None:
+        _subtasks(results, test, facts.places, settings)
     else:
-        results = answer_metrics(test, settings, answers.get("test"), facts)
         if settings.clustering:
             results.add("clustering", clustering_metrics(test["mean"], test["label"], seed=settings.seed))
         results.add("structure", structure_metrics(test["mean"], test["label"]))
@@ -221,6 +221,14 @@ def evaluate_run(
     for name in results.metrics:
         find(name)
     return {name: _json_number(value) for name, value in results.metrics.items()}, results.all_curves()
+
+
+def _subtasks(results: Results, test: Embeddings, places: Places, settings: Evaluation) -> None:
+    """Add retrieval by night images of what was seen by day, and the other way round, where a query has an answer."""
+    for task in SUBTASKS:
+        queries = places.asked(test["index"], task).per_query(test["mean"], test["label"], settings.ks)
+        if queries and np.any(queries["positives"] > 0):
+            results.add(f"retrieval_{task}", summarize(queries))
 
 
 def _trusted(results: Results, test: Embeddings, answers: Mapping[str, Answers], facts: ImageFacts) -> None:
@@ -282,35 +290,14 @@ def _other_splits(
     """Add retrieval of the validation split and with the last weights, and sparsification of the validation split."""
     others: tuple[Split, ...] = ("val", "last")
     for split in others:
-        if present(run.embeddings_file(split)) and len(run.embeddings(split)["mean"]):
-            other, answered = run.embeddings(split), answers if split == "val" else None
-            results.add(f"{split}/retrieval", _retrieval(other, facts, settings, answered, last=split == "last"))
-            if split == "val":
-                results.add("val/sparsification", _selection(other, facts.places, settings, answered))
-
-
-def _retrieval(
-    split: Embeddings, facts: ImageFacts, settings: Evaluation, answers: Answers | None, *, last: bool
-) -> dict[str, float]:
-    """Return retrieval metrics of the validation split, or of the test images with the `last` weights."""
-    if facts.places is None:
-        return summarize(per_query(split, settings.ks, answers, facts.asked(split) if last else None))
-    values, _, _ = place_retrieval(split["mean"], facts.places.of(split["index"]), ks=settings.ks)
-    return summarize(values) if values else {}
-
-
-def _selection(
-    val: Embeddings, places: Places | None, settings: Evaluation, answers: Answers | None
-) -> dict[str, float]:
-    """Return selective metrics of the validation split."""
-    if places is not None:
-        values, _ = place_metrics(val["mean"], val["uncertainty"], places.of(val["index"]), ks=settings.ks)
-        group = "sparsification/"
-        return {name.removeprefix(group): value for name, value in values.items() if name.startswith(group)}
-    queries = per_query(val, (1,), answers)
-    if answers is None or not np.any(queries["positives"] > 0):
-        return {}
-    return selective(queries, answers)[0]
+        if not present(run.embeddings_file(split)) or not len(run.embeddings(split)["mean"]):
+            continue
+        other, answered = run.embeddings(split), answers if split == "val" else None
+        sides = facts.asked(other, tested=split == "last")
+        if queries := per_query(other, settings.ks, answered, sides):
+            results.add(f"{split}/retrieval", summarize(queries))
+        if answered is not None and answered.asked.any():
+            results.add("val/sparsification", selective(per_query(other, (1,), answered, sides), answered)[0])
 
 
 def _json_number(value: float) -> float | None:
@@ -329,17 +316,11 @@ def run_answers(run: RunFolder, ks: Sequence[int] = (), facts: ImageFacts | None
     """
     test = run.embeddings("test")
     facts = facts or ImageFacts()
-    sides, places = facts.asked(test), facts.places
-    answers: dict[str, Answers | None] = {}
-    if places is not None:
-        answers["test"] = place_answers(test.tensors, places.of(test["index"]), ks)
-    else:
-        among = answers_among_others(test, ks) if sides is None else sides.answers(test.tensors, test["label"], ks)
-        answers["test"] = among
+    sides = facts.asked(test)
+    answers = {"test": _answers(test, sides, ks)}
     if run.holds("val", "mean"):
         val = run.embeddings("val")
-        among = place_answers(val.tensors, places.of(val["index"]), ks) if places else answers_among_others(val, ks)
-        answers["val"] = among
+        answers["val"] = _answers(val, facts.asked(val, tested=False), ks)
     if run.holds("ood", "mean") and len(test["mean"] if sides is None else sides.gallery) >= LEAST:
         strangers, searched = run.embeddings("ood"), test["label"]
         if sides is not None:
@@ -349,6 +330,12 @@ def run_answers(run: RunFolder, ks: Sequence[int] = (), facts: ImageFacts | None
             record = {key: values[rows] for key, values in strangers.tensors.items() if key in KEPT}
             answers[f"ood/{name}"] = asked_in(record, np.full(rows.sum(), -1), test.tensors, searched)
     return {name: each for name, each in answers.items() if each is not None}
+
+
+def _answers(split: Embeddings, sides: Asked | None, ks: Sequence[int]) -> Answers | None:
+    if sides is None:
+        return answers_among_others(split, ks)
+    return sides.answers(split.tensors, split["label"], ks)
 
 
 def answers_among_others(split: Embeddings, ks: Sequence[int] = ()) -> Answers | None:
@@ -375,8 +362,11 @@ def answer_metrics(
     sides = facts.asked(test)
     queries = per_query(test, tuple(dict.fromkeys((1, *settings.ks))), answers, sides)
     results = Results(ByUnit(facts.unit), facts.units(test))
+    if not queries:
+        return results
     results.add("retrieval", summarize(queries))
-    _other_spaces(results, test, settings, sides)
+    if facts.places is None:
+        _other_spaces(results, test, settings, sides)
     if np.any(queries["positives"] > 0):
         if "samples" in test.tensors and sides is None:
             _sampled(results, test, settings)

@@ -11,7 +11,7 @@ camera, the shots of one product) are neither right nor wrong: they are taken ou
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -34,23 +34,35 @@ class Asked:
         queries: rows (Q,) that ask.
         gallery: rows (G,) that are searched.
         ignored: pairs (P, 2) of positions in `queries` and in `gallery` that are neither right nor wrong.
+        positives: for each query the positions in `gallery` that answer it; None: those of its class do.
     """
 
     queries: Ints
     gallery: Ints
-    ignored: Ints
+    ignored: Ints = field(default_factory=lambda: np.empty((0, 2), dtype=np.int64))
+    positives: Sequence[Ints] | None = None
 
     def per_query(self, rows: NDArray[Any], labels: Ints, ks: Sequence[int], **options: Any) -> dict[str, Doubles]:
-        """Return the retrieval metrics of each query, name -> (Q,), of rows (N, M) with labels (N,)."""
-        searched = SearchOptions(gallery=rows[self.gallery], gallery_labels=labels[self.gallery], ignore=self.ignored)
+        """Return the retrieval metrics of each query, name -> (Q,), of rows (N, M) with labels (N,).
+
+        There are none where nobody asks or nothing is searched.
+        """
+        if not len(self.queries) or not len(self.gallery):
+            return {}
+        searched = SearchOptions(gallery=rows[self.gallery], ignore=self.ignored)
+        if self.positives is not None:
+            return retrieval_per_query(rows[self.queries], ks=ks, positives=self.positives, **searched, **options)
+        searched["gallery_labels"] = labels[self.gallery]
         return retrieval_per_query(rows[self.queries], labels[self.queries], ks=ks, **searched, **options)
 
-    def answers(self, record: Mapping[str, NDArray[Any]], labels: Ints, ks: Sequence[int] = ()) -> Answers:
+    def answers(self, record: Mapping[str, NDArray[Any]], labels: Ints, ks: Sequence[int] = ()) -> Answers | None:
         """Return the answers to the queries, of a record of all images, name -> (N, ...), with labels (N,).
 
-        `nearest` of the match record are rows of that record.
+        `nearest` of the match record are rows of that record. None where nobody asks or nothing is searched.
         """
         values = self.per_query(record["mean"], labels, tuple(dict.fromkeys((1, *ks))))
+        if not values:
+            return None
         asked = values["positives"] > 0
         ignored = self.ignored[asked[self.ignored[:, 0]]]  # a query without a right answer is found something too
         sides = ({name: record[name][rows] for name in KEPT if name in record} for rows in (self.queries, self.gallery))
@@ -84,7 +96,7 @@ class Roles:
         role = self.role[index].astype(str)
         queries, gallery = np.flatnonzero(role == QUERY), np.flatnonzero(role == GALLERY)
         if self.group is None:
-            return Asked(queries, gallery, np.empty((0, 2), dtype=np.int64))
+            return Asked(queries, gallery)
         names, numbers = np.unique(self.group[index].astype(str), return_inverse=True)
         together = labels.astype(np.int64) * len(names) + numbers
         unnamed = names[numbers] == ""
