@@ -232,9 +232,10 @@ def test_every_method_is_named_inside_the_figure_and_no_name_touches_another(lin
         assert not one.overlaps(other)
 
 
-def test_of_many_methods_each_panel_shows_one_before_all_others_in_grey():
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_of_many_methods_each_panel_shows_one_before_all_others_in_grey(scale):
     context, panels = many_methods()
-    figure = _lines.line_panels(context, panels, lambda axis: None)
+    figure = _lines.line_panels(context, panels, lambda axis: axis.set(xscale=scale, yscale=scale))
     assert len(figure.axes) == 46
     for axis, place in zip(figure.axes, [*range(23), *range(23)], strict=True):
         (own,) = axis.lines
