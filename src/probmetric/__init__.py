@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from probmetric.registry import load_plugins
-    from probmetric.serving import Gallery, Model, example_vectors, fit, load
+    from probmetric.serving.fitting import fit
+    from probmetric.serving.gallery import Gallery
+    from probmetric.serving.model import Model, load
+    from probmetric.serving.vectors import example_vectors
 
 __version__ = "0.2.0"
 __all__ = ["Gallery", "Model", "__version__", "example_vectors", "fit", "load", "load_plugins"]

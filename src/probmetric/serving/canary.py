@@ -10,6 +10,8 @@ import logging
 
 import numpy as np
 
+from probmetric.metrics.arrays import normalized
+
 log = logging.getLogger(__name__)
 IMAGES, FILE = 8, "canary.safetensors"
 MOVED = 1e-6  # 1 - cosine, beyond what the order of a sum in float32 makes
@@ -33,8 +35,7 @@ def warn_if_moved(before: np.ndarray | None, now: np.ndarray | None, what: str) 
     """Warn where the embeddings (8, M) of the images are no longer those that came with `what`; return by how much."""
     if before is None or now is None or before.shape != now.shape:
         return 0.0
-    lengths = (np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30) for rows in (before, now))
-    first, second = (rows.astype(np.float64) / length for rows, length in zip((before, now), lengths, strict=True))
+    first, second = (normalized(rows).astype(np.float64) for rows in (before, now))
     distance = ((first - second) ** 2).sum(axis=1) / 2
     if (distance <= MOVED).all():
         return 0.0

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from scipy.stats import binomtest
+
 from probmetric.serving.preprocessing import preprocess, preprocessing
 
 if TYPE_CHECKING:
@@ -78,10 +80,8 @@ def _interval(name: str, value: float, count: int) -> str:
     """Return Wilson's interval of a share of `count` test images; nothing for what is no share."""
     if name not in SHARES or not count:
         return ""
-    z = 1.96
-    middle = (value + z * z / (2 * count)) / (1 + z * z / count)
-    half = z * (value * (1 - value) / count + z * z / (4 * count * count)) ** 0.5 / (1 + z * z / count)
-    return f"{max(middle - half, 0):.4f} to {min(middle + half, 1):.4f}"
+    low, high = binomtest(round(value * count), count).proportion_ci(method="wilson")
+    return f"{low:.4f} to {high:.4f}"
 
 
 def _uncertainty(record: ModelRecord) -> Iterator[str]:
@@ -97,15 +97,8 @@ def _uncertainty(record: ModelRecord) -> Iterator[str]:
 
 def _use(record: ModelRecord) -> Iterator[str]:
     network = "" if record.members[0].network is None else ", network=..."
-    yield from (
-        "",
-        "## Use",
-        "",
-        "```python",
-        "import probmetric",
-        "",
-        f'model = probmetric.load("this folder"{network})',
-    )
+    yield from ("", "## Use", "", "```python", "import probmetric", "")
+    yield f'model = probmetric.load("this folder"{network})'
     yield from ('batch = model.embed(["photo.jpg"])', "```", "")
     if record.plugins:
         yield f"Needs components of {', '.join(record.plugins)}: `probmetric.load_plugins([...])` first."

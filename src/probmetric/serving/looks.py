@@ -18,7 +18,7 @@ times as far as that of all but `OUTLIERS` of the gallery's images.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -64,13 +64,11 @@ def looks(images: Tensor) -> np.ndarray:
 
 def same(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Say which of the looks (N, L) are those of an image among `others` (K, L): to `SAME`, which devices differ by."""
-    import scipy.spatial
-
     finite = np.isfinite(rows).all(axis=1)
     others = others[np.isfinite(others).all(axis=1)]
     alike = np.zeros(len(rows), dtype=bool)
     if len(others) and finite.any() and 0 < rows.shape[1] == others.shape[1]:
-        distance = scipy.spatial.cKDTree(others).query(rows[finite], distance_upper_bound=SAME)[0]
+        distance = _tree(others).query(rows[finite], distance_upper_bound=SAME)[0]
         alike[finite] = np.isfinite(distance)
     return alike
 
@@ -106,21 +104,21 @@ class World:
         low, middle, high = np.quantile(rows.astype(np.float64), [0.25, 0.5, 0.75], axis=0)
         unit = np.maximum((high - low) / 1.349, 0.05)
         rows = np.clip((rows - middle) / unit, -_LIMIT, _LIMIT)
-        distance = _distances(rows, rows)
-        np.fill_diagonal(distance, np.inf)
-        usual = float(np.quantile(distance.min(axis=1), 1.0 - OUTLIERS))
+        to_nearest = _tree(rows).query(rows, k=2)[0][:, 1]  # the first is the image itself
+        usual = float(np.quantile(to_nearest, 1.0 - OUTLIERS))
         return cls(rows, middle, unit, FARTHEST * max(usual, 1.0))
 
     def unlike(self, rows: np.ndarray) -> list[str]:
         """Name for each of the looks (Q, L) what makes it unlike every image of the gallery, "" where nothing does."""
-        rows = np.clip((rows - self.middle) / self.unit, -_LIMIT, _LIMIT)
-        distance = _distances(rows, self.rows)
-        nearest = self.rows[distance.argmin(axis=1)]
-        far = distance.min(axis=1) > self.farthest
-        most = np.abs(rows - nearest).argmax(axis=1)
+        rows = np.nan_to_num(np.clip((rows - self.middle) / self.unit, -_LIMIT, _LIMIT))
+        distance, nearest = _tree(self.rows).query(rows)
+        far = distance > self.farthest
+        most = np.abs(rows - self.rows[nearest]).argmax(axis=1)
         return [NAMES[name] if strange else "" for name, strange in zip(most, far, strict=True)]
 
 
-def _distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    squares = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1) - 2.0 * first @ second.T
-    return np.sqrt(np.maximum(squares, 0.0))
+def _tree(rows: np.ndarray) -> Any:
+    """Return what finds the nearest of the rows (N, L); SciPy is imported where it is needed."""
+    from scipy.spatial import cKDTree
+
+    return cKDTree(rows)
