@@ -1,10 +1,14 @@
-"""Names a package exports without importing the modules that define them until they are used."""
+"""What is imported only once it is used: the modules behind a package's names, and PyTorch's compiler."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
 
 
 def exported(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
@@ -16,3 +20,16 @@ def exported(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
         return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
 
     return find
+
+
+def uncompiled(kind: type[Optimizer]) -> type[Optimizer]:
+    """Return the optimizer class `kind` without the decorators that hide its methods from `torch.compile`.
+
+    They import the compiler when an optimizer is made and when it steps: some 3 s of every process, whether it compiles
+    or not. Nothing here calls an optimizer from compiled code. Its steps are not differentiable.
+    """
+    import torch
+
+    names = ("add_param_group", "state_dict", "load_state_dict", "zero_grad")
+    plain = {name: inspect.unwrap(getattr(kind, name)) for name in names}
+    return type(kind.__name__, (kind,), {**plain, "step": torch.no_grad()(inspect.unwrap(kind.step))})

@@ -40,9 +40,17 @@ def test_switches_hold_for_the_block_only(deterministic: bool) -> None:
 def test_ordinary_training_does_not_import_the_compiler() -> None:
     program = (
         "import sys\n"
+        "from probmetric.config import Training\n"
+        "from probmetric.losses import create_loss\n"
+        "from probmetric.models import create_encoder\n"
         "from probmetric.training.backend import backend\n"
-        "with backend(deterministic=False): pass\n"
-        "sys.exit('torch._inductor' in sys.modules)"
+        "from probmetric.training.optimizer import create_optimizer\n"
+        "with backend(deterministic=False):\n"
+        "    encoder, loss = create_encoder('compact', dim=2), create_loss('contrastive', num_classes=2, dim=2)\n"
+        "    optimizer = create_optimizer(Training(), encoder, loss)\n"
+        "    optimizer.zero_grad()\n"
+        "    optimizer.step()\n"
+        "sys.exit('torch._dynamo' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 

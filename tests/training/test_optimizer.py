@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -10,7 +12,7 @@ from probmetric.config import Training
 from probmetric.losses import create_loss
 from probmetric.losses._base import Loss
 from probmetric.models import create_encoder
-from probmetric.training.optimizer import create_optimizer, gradient_norm, set_learning_rates
+from probmetric.training.optimizer import _CLASSES, create_optimizer, gradient_norm, set_learning_rates
 
 
 class TwoRates(Loss):
@@ -69,3 +71,20 @@ def test_decay_on_matrices_leaves_biases_norms_and_scales_alone() -> None:
     assert decay[id(loss.temperature)] == 0.25
     assert len(decay) == len(named) + 2
     assert {group["lr"] for group in optimizer.param_groups} == {1e-2, 1.0, 0.5}
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "rmsprop"])
+def test_every_step_is_that_of_pytorchs_own_class(name: str) -> None:
+    def trained(kind: type[torch.optim.Optimizer]) -> tuple[torch.Tensor, dict[str, Any]]:
+        weight = nn.Parameter(torch.linspace(-1, 1, 6))
+        optimizer = kind([weight], lr=0.1, weight_decay=0.01)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (weight**3).sum().backward()
+            optimizer.step()
+            optimizer.load_state_dict(optimizer.state_dict())
+        return weight.detach(), optimizer.state_dict()
+
+    ours = _CLASSES[name]
+    theirs = ours.__mro__[1]
+    torch.testing.assert_close(trained(ours), trained(theirs), rtol=0, atol=0)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from probmetric.config import ConfigError
+from probmetric.lazy import uncompiled
 
 if TYPE_CHECKING:
     from probmetric.config import Training
@@ -84,10 +85,10 @@ def _by_dimensions(group: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 _CLASSES: dict[str, Any] = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "sgd": torch.optim.SGD,
-    "rmsprop": torch.optim.RMSprop,
+    "adam": uncompiled(torch.optim.Adam),
+    "adamw": uncompiled(torch.optim.AdamW),
+    "sgd": uncompiled(torch.optim.SGD),
+    "rmsprop": uncompiled(torch.optim.RMSprop),
 }
 
 

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from probmetric.lazy import uncompiled
 from probmetric.registry import Count, LearningRate
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import (
@@ -44,7 +45,7 @@ class LossPrediction(Uncertainty):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(shuffle.initial_seed())
             network = _network(batches[0][0].shape[1], self.width).to(fitting.device)
-        optimizer = torch.optim.Adam(network.parameters(), lr=self.learning_rate)
+        optimizer = uncompiled(torch.optim.Adam)(network.parameters(), lr=self.learning_rate)
         for _ in range(self.epochs):
             for index in torch.randperm(len(batches), generator=shuffle).tolist():
                 features, losses = batches[index]

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from probmetric.lazy import uncompiled
 from probmetric.registry import Count, LearningRate, Positive
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import Fitting, Posterior, evaluating, polar, seed_from
@@ -59,7 +60,7 @@ class PFE(GaussianHead):
             head = LogVarianceHead(cached[0][0].shape[1], cached[0][1].shape[1]).to(fitting.device)
         with torch.no_grad():
             head.shift.copy_(constant_log_variance([batch[1:] for batch in cached]))
-        optimizer = torch.optim.Adam(head.parameters(), lr=self.learning_rate)
+        optimizer = uncompiled(torch.optim.Adam)(head.parameters(), lr=self.learning_rate)
         for _ in range(self.epochs):
             for index in torch.randperm(len(cached), generator=shuffle).tolist():
                 features, means, pairs, weights = cached[index]
