@@ -22,7 +22,7 @@ from probmetric.serving.vectors_page import write_page
 from probmetric.trust.certificates import CertificateError
 from probmetric.trust.deployed import certify_record
 
-_calibration = Gallery._calibration
+_labelled = Gallery._labelled
 
 
 def blobs(images, seed=0, classes=30, dim=24, spread=1.3):
@@ -174,7 +174,7 @@ def test_the_page_names_one_picture_under_two_labels(tmp_path):
 def test_what_could_be_certified_is_found_by_one_search(tmp_path, monkeypatch):
     """The calibration photographs are embedded once, however many risks are tried."""
     calls = []
-    monkeypatch.setattr(Gallery, "_calibration", lambda self, *rest: calls.append(1) or _calibration(self, *rest))
+    monkeypatch.setattr(Gallery, "_labelled", lambda self, *rest: calls.append(1) or _labelled(self, *rest))
     gallery = Gallery.from_vectors(*blobs(40, spread=1.8))
     queries, names = blobs(30, seed=5, spread=1.8)
     options = argparse.Namespace(risk=0.01, confidence=0.9, score="", tries=0, shares=None)

@@ -34,9 +34,9 @@ from probmetric.serving import gallery_files, gallery_trust, lists
 from probmetric.serving.canary import warn_if_moved
 from probmetric.serving.frames import is_frame, vectors_and_names
 from probmetric.serving.gallery_files import GALLERY, INDEX, TRAINED, Content
-from probmetric.serving.gallery_trust import VOTES, Trust
+from probmetric.serving.gallery_trust import VOTES, Calibration, Trust, fitting_certificate
 from probmetric.serving.looks import World, some
-from probmetric.serving.search import Answer, Queries, Rules, answers
+from probmetric.serving.search import Answer, Queries, Rules, answers, withheld
 from probmetric.trust.answers import Answers
 from probmetric.trust.certificates import Certificate, CertificateError, class_importance
 from probmetric.trust.copies import distinct
@@ -49,7 +49,8 @@ from probmetric.trust.deployed import (
     records_digest,
     shows_some,
 )
-from probmetric.trust.p_right import PRight, fit_p_right
+from probmetric.trust.p_right import PRight
+from probmetric.trust.scores import doubts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,7 +60,6 @@ OnError = Literal["raise", "skip"]
 Classes: TypeAlias = "Sequence[Any] | np.ndarray | None"
 ELSEWHERE = "searched elsewhere, lists of "
 STRANGERS = "strangers"  # among `shares`: all classes that the gallery has not
-FITTED = 0.2  # share of the gallery's own answers that P(right) is fitted to; the others are certified
 
 log = logging.getLogger(__name__)
 
@@ -96,12 +96,15 @@ class Gallery:
     """Embedded images that can be searched.
 
     Attributes:
+        elsewhere: whether an index of the user's own searches them, see `IndexedGallery`.
         folder: where it is stored; None where it is in memory only.
         certificates: what its answers are certified for.
         tried: which scores were tried on which calibration sets, see `gallery_trust.tries_to_pay`.
         problems: (name, reason) of images that were left out of the latest addition.
         canary: embeddings of the images of `canary` by the model as it was here; None where there was none.
     """
+
+    elsewhere = False
 
     def __init__(self, content: Content | None = None) -> None:
         """Make a gallery of `content`, by default empty."""
@@ -170,7 +173,7 @@ class Gallery:
             raise ServingError(f"depth is {depth}: expected 0 for similarities, or 2 to {len(labels)} for lists.")
         if 0 < depth < min(VOTES, len(labels)):
             log.warning("lists of %d: disagreement and entropy are of so few votes; %d are usual", depth, VOTES)
-        gallery, count = cls(Content.empty(f"{ELSEWHERE}{depth}")), len(labels)
+        gallery, count = IndexedGallery(Content.empty(f"{ELSEWHERE}{depth}")), len(labels)
         names = [f"image {number}" for number in range(count)] if paths is None else [str(path) for path in paths]
         nothing = np.zeros((count, 0), dtype=np.float32)
         gallery.take(nothing, np.zeros(count, dtype=np.float32), names, [str(label) for label in labels])
@@ -185,7 +188,7 @@ class Gallery:
         """
         folder = Path(folder)
         content, index = gallery_files.read(folder)
-        gallery = cls(content)
+        gallery = IndexedGallery(content) if content.model.startswith(ELSEWHERE) else cls(content)
         gallery.folder, gallery._digest, gallery._stored = folder, index["content"], index["content"]
         gallery._trust = gallery_trust.Trust.parse(index["trust"], folder)
         gallery.certificates = gallery_trust.read_certificates(folder)
@@ -254,15 +257,6 @@ class Gallery:
         return self._digest
 
     @property
-    def elsewhere(self) -> bool:
-        """Whether an index of the user's own searches the images: there are no vectors."""
-        return self.model.startswith(ELSEWHERE)
-
-    def _checked(self, hits: Any) -> np.ndarray:
-        """Return what the index of a gallery `elsewhere` found, checked."""
-        return lists.checked(hits, len(self), int(self.model.removeprefix(ELSEWHERE)))
-
-    @property
     def knows_p_right(self) -> bool:
         """Whether P(right) was learnt already, by `trust` or `certify`."""
         return self._trust is not None and self._trust.p_right is not None
@@ -270,8 +264,6 @@ class Gallery:
     @property
     def trust(self) -> Trust:
         """What the gallery's images, each asked among the others, say of its answers; computed once."""
-        if self.elsewhere:
-            return Trust(None, np.empty(0))
         if self._trust is None:
             self._trust = gallery_trust.learn(lambda: self.left_out, self.record["mean"])
         return self._trust
@@ -283,10 +275,6 @@ class Gallery:
         Raises:
             CertificateError: images without a class, one class, or no image that can calibrate.
         """
-        if self.elsewhere:
-            raise CertificateError(
-                "this gallery has no vectors: certify it with what its index found for labelled queries."
-            )
         if self._left_out is None:
             trained = np.array([use == TRAINED for use in self._content.uses], dtype=bool)
             mean = self.record["mean"]
@@ -297,9 +285,7 @@ class Gallery:
 
     def asked(self, model: Embedder | None, images: Any, class_names: Classes = None) -> Answers:
         """Return the answers to labelled images, or vectors, that are not in the gallery; arguments as of `certify`."""
-        queries, labels = self._calibration(model, images, class_names)
-        if self.elsewhere:
-            return lists.calibration(queries["hits"], labels, self.labels)[0]
+        queries, labels = self._labelled(model, images, class_names)
         return calibration_answers(self.record, self.labels, queries, labels)
 
     def check_model(self, model: Embedder) -> None:
@@ -493,8 +479,6 @@ class Gallery:
             queries: unit rows `mean` (Q, M) and `uncertainty` (Q,).
             k: nearest images to be shown.
         """
-        if self.elsewhere:
-            return lists.match_of(queries["hits"], self.labels, max(k, VOTES))
         tensors, count = self.record, max(k, VOTES)
         record = {**tensors, "mean": [tensors["mean"]]}  # in parts: rows are checked where they are found
         if self.labelled:
@@ -525,20 +509,63 @@ class Gallery:
             ServingError: another number of dimensions or names, or a vector without a direction.
             CertificateError: no certificate for this risk and gallery.
         """
-        rows = self._checked(vectors) if self.elsewhere else directions(vectors)
-        if len(self) and rows.shape[1] != self.dim and not self.elsewhere:
-            raise ServingError(f"vectors of {rows.shape[1]} dimensions; the gallery has {self.dim}.")
-        if self.elsewhere and rules.get("strangers"):
-            raise ServingError("this gallery has no vectors: how far its images lie apart is not known.")
+        record = self._queries(vectors)
+        count = len(record["uncertainty"])
         if isinstance(risk, Certificate):
             rules = {"confidence": risk.confidence, **rules}
             risk = risk.risk
-        called = [f"query {number}" for number in range(len(rows))] if names is None else list(names)
-        if len(called) != len(rows):
-            raise ServingError(f"{len(called)} names for {len(rows)} vectors; give one each.")
-        record = {"hits" if self.elsewhere else "mean": rows, "uncertainty": np.zeros(len(rows), dtype=np.float32)}
-        looks = np.empty((len(rows), 0), dtype=np.float32)
-        return answers(self, Queries(called, record, looks), k, Rules(risk, **rules))
+        called = [f"query {number}" for number in range(count)] if names is None else list(names)
+        if len(called) != count:
+            raise ServingError(f"{len(called)} names for {count} vectors; give one each.")
+        looks = np.empty((count, 0), dtype=np.float32)
+        return self.answers(Queries(called, record, looks), k, Rules(risk, **rules))
+
+    def _queries(self, vectors: Any) -> dict[str, np.ndarray]:
+        """Return the record of queries that come as vectors (Q, M)."""
+        rows = directions(vectors)
+        if len(self) and rows.shape[1] != self.dim:
+            raise ServingError(f"vectors of {rows.shape[1]} dimensions; the gallery has {self.dim}.")
+        return {"mean": rows, "uncertainty": np.zeros(len(rows), dtype=np.float32)}
+
+    def answers(self, queries: Queries, k: int, rules: Rules) -> list[Answer]:
+        """Return the k nearest images of each query and whether the answer may be used, from one search.
+
+        Raises:
+            ServingError: the gallery is empty, or k or a rule cannot be followed.
+            CertificateError: no certificate fits the risk and confidence asked for.
+        """
+        if k < 1:
+            raise ServingError(f"k is {k}; ask for at least 1 match.")
+        if not len(self):
+            raise ServingError("the gallery is empty; add images first.")
+        certificate = self.certificate_for(rules)
+        match = self.match(queries.record, k)
+        scores, p_right = self._judged(match, certificate)
+        lonelier = self.trust.lonelier(match.similarity[:, 0]) if rules.strangers else None
+        reasons = withheld(rules, certificate, scores, queries.doubt, lonelier)
+        if not rules.any_image:
+            reasons.append(self.unlike(queries.looks))
+        shares = {"doubt": queries.doubt, "p_right": p_right, "lonelier": lonelier}
+        return answers(queries, match, k, (self.paths, self.class_names), shares, reasons)
+
+    def certificate_for(self, rules: Rules) -> Certificate | None:
+        """Return the certificate for the risk and confidence of the rules; None where they name no risk."""
+        if rules.risk is None:
+            return None
+        return fitting_certificate(self.certificates, rules.risk, rules.confidence, self.digest, self.model)
+
+    def _judged(self, match: Match, certificate: Certificate | None) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+        """Return the answers' scores, score -> (Q,), and P(right) (Q,); nothing if nobody ever asked for them.
+
+        P(right) is the certificate's where that decides by one, so that `trust.monitor` compares like with like.
+        """
+        if certificate is None and not self.knows_p_right:
+            return {}, None
+        votes = {name: getattr(match, name)[:, :VOTES] for name in ("similarity", "indices", "classes")}
+        scores = {"own": match.query["uncertainty"].astype(np.float64), **doubts(replace(match, **votes))}
+        by = certificate.p_right if certificate else None
+        p_right = PRight.of(by) if by else self.trust.p_right
+        return scores, None if p_right is None else p_right.probability(scores)
 
     def unlike(self, looks: np.ndarray) -> list[str]:
         """Say why each image with these `looks` (Q, L) is a stranger to the gallery, "" if it is not; [] if unknown."""
@@ -611,40 +638,24 @@ class Gallery:
             raise ServingError(
                 f"certify takes risk, groups, confidence, score, tries and shares; not {', '.join(options)}."
             )
-        by: str | PRight = score or "disagreement"
-        unit: Literal["auto", "query"]
-        if images is None:
-            if groups is not None:
-                raise CertificateError("groups are of calibration images; hand those over, too.")
-            judged, mean, labels = self.left_out, self.record["mean"], self.labels
-            unit = "query" if len(self) > ASKED else "auto"  # those asked are drawn from all: so are their classes
-            if score in ("", "p_right"):
-                judged, p_right, _ = _with_p_right(judged)
-                by = p_right or by
-        elif self.elsewhere:
-            judged, p_right, groups, mean, labels = self._judged_elsewhere(
-                images, class_names, groups, score in ("", "p_right")
-            )
-            by, unit = p_right or by, "auto"
-        else:
-            queries, labels = self._calibration(model, images, class_names)
-            mean, unit = queries["mean"], "auto"
-            groups = None if groups is None else _as_many(groups, len(labels))[distinct(mean)].tolist()
-            judged = calibration_answers(self.record, self.labels, queries, labels)
-            if score in ("", "p_right"):
-                by = self.trust.p_right or by
+        calibration = self._calibration(model, images, class_names, groups, fitted=score in ("", "p_right"))
+        by = calibration.p_right or score or "disagreement"
         facts: dict[str, Any] = {"confidence": confidence, "gallery": self.digest, "weights": self.model}
-        facts |= {"calibration": records_digest(mean, labels)} | ({} if groups is None else {"groups": groups})
-        record, classes = judged.tensors(), self.labels
+        facts["calibration"] = records_digest(calibration.queries, calibration.labels)
+        record, classes = calibration.answers.tensors(), self.labels
+        if calibration.groups is not None:
+            facts["groups"] = calibration.groups
+        if shares is not None:
+            facts["importance"] = class_importance(self._names_of(record["label"]), shares)
         mark = f"; embeddings had moved from the gallery's by {self._moved:.2g} in cosine" if self._moved else ""
-        weighed = shares is not None
-        facts |= {"importance": class_importance(self._names_of(record["label"]), shares)} if weighed else {}
 
         def certified(risk: float) -> Certificate:
             called = "p_right" if isinstance(by, PRight) else by
             tried = {calibration: dict(scores) for calibration, scores in self.tried.items()}
             paid = gallery_trust.tries_to_pay(tried, facts["calibration"], called, tries)
-            certificate = certify_record(record, classes, risk=risk, score=by, unit=unit, tries=paid, **facts)
+            certificate = certify_record(
+                record, classes, risk=risk, score=by, unit=calibration.unit, tries=paid, **facts
+            )
             certificate = replace(certificate, valid_for=certificate.valid_for + mark)
             self.tried = tried  # not where it was refused: then nothing was learnt
             if self.folder is not None:
@@ -653,49 +664,47 @@ class Gallery:
 
         return certified
 
-    def _judged_elsewhere(
-        self, images: Any, class_names: Classes, groups: Any, with_p_right: bool
-    ) -> tuple[Answers, PRight | None, Any, np.ndarray, np.ndarray]:
-        """Return the answers of a gallery `elsewhere` to be certified, P(right) fitted to others if that is asked for.
-
-        Returns:
-            answers, P(right) or None, groups of the answers or None, and what was found and the labels of all queries.
-        """
-        queries, labels = self._calibration(None, images, class_names)
-        judged, once = lists.calibration(queries["hits"], labels, self.labels)
-        groups = None if groups is None else _as_many(groups, len(labels))[once]
-        hits, labels, p_right = queries["hits"].reshape(len(labels), -1)[once], labels[once], None
-        if with_p_right:
-            by_class = groups is None and shows_some(labels, self.labels)
-            judged, p_right, kept = _with_p_right(judged, labels if by_class else groups)
-            groups = None if groups is None else groups[kept]
-        return judged, p_right, groups, hits, labels
+    def _calibration(
+        self, model: Embedder | None, images: Any, class_names: Classes, groups: Classes, *, fitted: bool
+    ) -> Calibration:
+        """Return the answers to be certified, with P(right) if it is to be `fitted`; arguments as of `certify`."""
+        if images is not None:
+            queries, labels = self._labelled(model, images, class_names)
+            mean = queries["mean"]
+            groups = None if groups is None else _as_many(groups, len(labels))[distinct(mean)]
+            asked = calibration_answers(self.record, self.labels, queries, labels)
+            return Calibration(asked, mean, labels, self.trust.p_right if fitted else None, groups)
+        if groups is not None:
+            raise CertificateError("groups are of calibration images; hand those over, too.")
+        unit: Literal["auto", "query"]
+        unit = "query" if len(self) > ASKED else "auto"  # those asked are drawn from all: so are their classes
+        calibration = Calibration(self.left_out, self.record["mean"], self.labels, unit=unit)
+        return calibration.with_p_right() if fitted else calibration
 
     def _names_of(self, labels: np.ndarray) -> np.ndarray:
         """Return the names of classes by number (Q,), `STRANGERS` for those that the gallery has not."""
         names = dict(zip(self.labels.tolist(), self.class_names, strict=True))
         return np.array([names.get(label, STRANGERS) for label in labels.tolist()])
 
-    def _calibration(
+    def _numbers(self, class_names: Iterable[Any]) -> np.ndarray:
+        """Number classes (Q,) as the gallery's; -1 for a class of none."""
+        numbers = dict(zip(self.class_names, self.labels, strict=True))
+        return np.array([numbers.get(str(name), -1) for name in class_names])
+
+    def _labelled(
         self, model: Embedder | None, images: Any, class_names: Classes
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Embed calibration images and number their classes (Q,) as the gallery's; -1 for a class of none."""
-        numbers = dict(zip(self.class_names, self.labels, strict=True))
-        if self.elsewhere:
-            hits, names = self._checked(images), [] if class_names is None else class_names
-            if len(names) != len(hits):
-                raise CertificateError(f"{len(names)} class names for {len(hits)} calibration queries; give one each.")
-            return {"hits": hits}, np.array([numbers.get(str(name), -1) for name in names])
+        """Return the record of calibration images, or vectors, and their classes (Q,), numbered as the gallery's."""
         if model is None and self.model:
             raise ServingError("name the gallery's model to certify with images: certify(model, images, risk=...).")
         if model is None:
-            rows = directions(images)
-            if class_names is None or len(class_names) != len(rows):
+            record = self._queries(images)
+            count = len(record["mean"])
+            if class_names is None or len(class_names) != count:
                 raise CertificateError(
-                    f"{len(rows)} calibration vectors need as many class names: certify(None, vectors, names, ...)."
+                    f"{count} calibration vectors need as many class names: certify(None, vectors, names, ...)."
                 )
-            record = {"mean": rows, "uncertainty": np.zeros(len(rows), dtype=np.float32)}
-            return record, np.array([numbers.get(str(name), -1) for name in class_names])
+            return record, self._numbers(class_names)
         items = loose_images(images, None, class_names)
         if "" in items.class_names:
             raise CertificateError(
@@ -706,7 +715,7 @@ class Gallery:
         check_held_out(model.trained_on(embedded.looks))
         batch = embedded.batch
         record = {"mean": batch.mean.numpy(), "uncertainty": batch.uncertainty.numpy()}
-        return record, np.array([numbers.get(name, -1) for name in items.class_names])
+        return record, self._numbers(items.class_names)
 
     # ---- where it is kept ----------------------------------------------------------------------------------------
 
@@ -748,6 +757,68 @@ class Gallery:
         return target
 
 
+class IndexedGallery(Gallery):
+    """Images that an index of the user's own searches, made by `Gallery.from_labels`.
+
+    There are no vectors: queries come as what the index found for them, see `lists`.
+    """
+
+    elsewhere = True
+
+    @property
+    def trust(self) -> Trust:
+        """Nothing: no image of the gallery can be asked among the others."""
+        return Trust(None, np.empty(0))
+
+    @property
+    def left_out(self) -> Answers:
+        """Refuse to ask the gallery's own images."""
+        raise CertificateError(
+            "this gallery has no vectors: certify it with what its index found for labelled queries."
+        )
+
+    def asked(self, model: Embedder | None, images: Any, class_names: Classes = None) -> Answers:
+        """Return the answers to labelled queries; arguments as of `certify`."""
+        queries, labels = self._labelled(model, images, class_names)
+        return lists.calibration(queries["hits"], labels, self.labels)[0]
+
+    def match(self, queries: Mapping[str, np.ndarray], k: int) -> Match:
+        """Return the match record of queries by what was found for them, `hits`."""
+        return lists.match_of(queries["hits"], self.labels, max(k, VOTES))
+
+    def search(self, vectors: Any, **rules: Any) -> list[Answer]:
+        """Return the nearest images of what the index found; arguments as of `Gallery.search`."""
+        if rules.get("strangers"):
+            raise ServingError("this gallery has no vectors: how far its images lie apart is not known.")
+        return super().search(vectors, **rules)
+
+    def _queries(self, vectors: Any) -> dict[str, np.ndarray]:
+        hits = lists.checked(vectors, len(self), int(self.model.removeprefix(ELSEWHERE)))
+        return {"hits": hits, "uncertainty": np.zeros(len(hits), dtype=np.float32)}
+
+    def _labelled(
+        self, model: Embedder | None, images: Any, class_names: Classes
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        queries, names = self._queries(images), [] if class_names is None else class_names
+        count = len(queries["hits"])
+        if len(names) != count:
+            raise CertificateError(f"{len(names)} class names for {count} calibration queries; give one each.")
+        return queries, self._numbers(names)
+
+    def _calibration(
+        self, model: Embedder | None, images: Any, class_names: Classes, groups: Classes, *, fitted: bool
+    ) -> Calibration:
+        if images is None:
+            return super()._calibration(model, images, class_names, groups, fitted=fitted)
+        queries, labels = self._labelled(model, images, class_names)
+        asked, once = lists.calibration(queries["hits"], labels, self.labels)
+        groups = None if groups is None else _as_many(groups, len(labels))[once]
+        hits, labels = queries["hits"].reshape(len(labels), -1)[once], labels[once]
+        calibration = Calibration(asked, hits, labels, groups=groups)
+        by_class = groups is None and shows_some(labels, self.labels)
+        return calibration.with_p_right(labels if by_class else groups) if fitted else calibration
+
+
 def directions(vectors: Any, *, overwrite: bool = False) -> np.ndarray:
     """Return vectors (N, M) of any number type as unit rows in float32, with `overwrite` where they lie if they can.
 
@@ -781,21 +852,6 @@ def _place(image: Any) -> str:
 def _digest(place: str) -> str:
     """Return what is stored of a place: a gallery that is handed on names no folder of its owner."""
     return hashlib.sha256(os.fsencode(place)).hexdigest()
-
-
-def _with_p_right(answers: Answers, groups: np.ndarray | None = None) -> tuple[Answers, PRight | None, np.ndarray]:
-    """Return answers to be certified, P(right) fitted to others, a random fifth of all or of `groups`, and which.
-
-    Where a fifth is all right or all wrong: all answers, and None.
-    """
-    count = len(answers.right)
-    numbers = np.arange(count) if groups is None else np.unique(groups, return_inverse=True)[1]
-    fitted = (np.random.default_rng(0).random(numbers.max() + 1) < FITTED)[numbers]
-    right = answers.right[fitted]
-    if not 0 < right.sum() < len(right):
-        return answers, None, np.ones(count, dtype=bool)
-    p_right = fit_p_right({name: doubt[fitted] for name, doubt in answers.free.items()}, right)
-    return answers.rows(~fitted), p_right, ~fitted
 
 
 def _stacked_looks(before: np.ndarray, after: np.ndarray) -> np.ndarray:

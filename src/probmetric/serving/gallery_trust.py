@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from probmetric.trust.p_right import PRight, fit_p_right
 
 SAMPLE = 1000
 TRIES, AGAIN = "tries.json", "make the gallery again (`probmetric index`)"
+FITTED = 0.2  # share of the answers that P(right) is fitted to; the others are certified
 VOTES = 10  # nearest images that vote in the scores of an answer, however many are shown
 
 
@@ -64,6 +65,42 @@ class Trust:
         if apart.ndim != 1 or not np.isfinite(apart).all():
             raise FileError(f"the gallery {folder} is damaged (distances in its trust); index it again.")
         return cls(p_right, apart)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Answers to labelled queries, of which certificates are made.
+
+    Attributes:
+        answers: those to be certified.
+        queries: all queries (Q, ...), vectors or what an index found.
+        labels: their classes (Q,).
+        p_right: decides, if it was fitted to other answers; None: another score does.
+        groups: what the queries of the answers come from together; None: every one is drawn by itself.
+        unit: what is drawn, see `certify_record`.
+    """
+
+    answers: Answers
+    queries: np.ndarray
+    labels: np.ndarray
+    p_right: PRight | None = None
+    groups: np.ndarray | None = None
+    unit: Literal["auto", "query"] = "auto"
+
+    def with_p_right(self, units: np.ndarray | None = None) -> Calibration:
+        """Return the calibration with P(right) fitted to a random fifth of the answers, or of the `units` (Q,).
+
+        The others are to be certified. Where a fifth is all right or all wrong: all answers, without P(right).
+        """
+        answers = self.answers
+        numbers = np.arange(len(answers.right)) if units is None else np.unique(units, return_inverse=True)[1]
+        fitted = (np.random.default_rng(0).random(numbers.max() + 1) < FITTED)[numbers]
+        right = answers.right[fitted]
+        if not 0 < right.sum() < len(right):
+            return self
+        p_right = fit_p_right({name: doubt[fitted] for name, doubt in answers.free.items()}, right)
+        groups = None if self.groups is None else self.groups[~fitted]
+        return replace(self, answers=answers.rows(~fitted), p_right=p_right, groups=groups)
 
 
 def labels_of(class_names: Sequence[str]) -> np.ndarray:

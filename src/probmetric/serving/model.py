@@ -32,7 +32,7 @@ from probmetric.serving.gallery import Gallery, OnError
 from probmetric.serving.looks import looks, same
 from probmetric.serving.model_folder import BROKEN, MEMBER, POSTERIOR, REFERENCE, Parts, check_sizes, parts_of
 from probmetric.serving.record import Member
-from probmetric.serving.search import Answer, Queries, Rules, answers, certificate_of
+from probmetric.serving.search import Answer, Queries, Rules
 from probmetric.training.assemble import Assembly, Sizes, combined, restored
 from probmetric.training.device import pick_device
 from probmetric.uncertainty import REGISTRY as UNCERTAINTIES
@@ -240,13 +240,13 @@ class Model:
         if wanted.withhold < 1 and self.reference is None:
             raise ServingError("this model has no validation images to compare with; leave out `withhold`.")
         gallery.check_model(self)
-        certificate_of(gallery, wanted)  # before the images are embedded
+        gallery.certificate_for(wanted)  # before the images are embedded
         listed = sequence_of(images, self.eye.ndim)
         embedded = self.embedded(listed)
         record = {"mean": embedded.batch.mean.numpy(), "uncertainty": embedded.batch.uncertainty.numpy()}
         doubt = None if self.reference is None else self.reference.doubt(record["uncertainty"])
         names = [named(image, number) for number, image in enumerate(listed)]
-        return answers(gallery, Queries(names, record, embedded.looks, doubt), k, wanted)
+        return gallery.answers(Queries(names, record, embedded.looks, doubt), k, wanted)
 
     def evaluate(
         self, images: Any, class_names: Sequence[str] | None = None, *, ks: Sequence[int] = (1, 2, 4, 8)

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from probmetric.errors import ServingError
 from probmetric.io import cell_text
 from probmetric.retrieval.match import Match as MatchRecord
-from probmetric.serving.gallery_trust import VOTES, Trust, fitting_certificate
 from probmetric.trust.certificates import Certificate
 from probmetric.trust.deployed import certified_doubt
-from probmetric.trust.p_right import PRight
-from probmetric.trust.scores import doubts as doubts_of
 
 UNSURE = "less sure than {:.4g} % of the validation images"
 STRANGER = "a stranger: farther from the gallery than its images are from each other"
@@ -88,54 +84,6 @@ class Rules:
             raise ServingError(f"confidence is {self.confidence:g}; it is a chance, between 0 and 1.")
 
 
-class Searched(Protocol):
-    """What a search needs of a gallery; see `gallery.Gallery`."""
-
-    certificates: list[Certificate]
-
-    @property
-    def paths(self) -> Sequence[str]:
-        """Names of the images."""
-        ...
-
-    @property
-    def class_names(self) -> Sequence[str]:
-        """Their classes."""
-        ...
-
-    @property
-    def digest(self) -> str:
-        """Digest of the content."""
-        ...
-
-    @property
-    def model(self) -> str:
-        """Digest of the model."""
-        ...
-
-    @property
-    def knows_p_right(self) -> bool:
-        """Whether P(right) was learnt."""
-        ...
-
-    @property
-    def trust(self) -> Trust:
-        """What the images say of the answers."""
-        ...
-
-    def __len__(self) -> int:
-        """Return the number of images."""
-        ...
-
-    def match(self, queries: Mapping[str, np.ndarray], k: int) -> MatchRecord:
-        """Return the match record of queries."""
-        ...
-
-    def unlike(self, looks: np.ndarray) -> list[str]:
-        """Return why each image is a stranger."""
-        ...
-
-
 @dataclass(frozen=True)
 class Queries:
     """Q images that are asked about.
@@ -153,78 +101,62 @@ class Queries:
     doubt: np.ndarray | None = None
 
 
-def answers(gallery: Searched, queries: Queries, k: int, rules: Rules) -> list[Answer]:
-    """Return the k nearest images of each query and whether the answer may be used; the gallery is searched once.
+def answers(
+    queries: Queries,
+    match: MatchRecord,
+    k: int,
+    names: tuple[Sequence[str], Sequence[str]],
+    shares: Mapping[str, np.ndarray | None],
+    reasons: Sequence[Sequence[str]],
+) -> list[Answer]:
+    """Return the answer to each query.
 
-    Raises:
-        ServingError: the gallery is empty, or k or a rule cannot be followed.
-        CertificateError: no certificate of the gallery fits the risk and confidence asked for.
+    Args:
+        queries: what was asked.
+        match: what was found for each.
+        k: nearest images to be shown.
+        names: path and class of every image of the gallery.
+        shares: attribute of `Answer` -> its value for each query (Q,).
+        reasons: lists (Q,) of why an answer is withheld, "" where it is not; empty lists withhold none.
     """
-    if k < 1:
-        raise ServingError(f"k is {k}; ask for at least 1 match.")
-    if not len(gallery):
-        raise ServingError("the gallery is empty; add images first.")
-    certificate = certificate_of(gallery, rules)
-    match = gallery.match(queries.record, k)
-    doubts, p_right = _judged(gallery, match, certificate)
-    lonelier = gallery.trust.lonelier(match.similarity[:, 0]) if rules.strangers else None
-    reasons = [
-        _uncertified(certificate, doubts),
-        _where(queries.doubt, lambda share: share > rules.withhold, UNSURE.format(100 * rules.withhold)),
-        _where(lonelier, lambda share: share < rules.strangers, STRANGER),
-        [] if rules.any_image else gallery.unlike(queries.looks),
-    ]
-    shares = {"doubt": queries.doubt, "p_right": p_right, "lonelier": lonelier}
+    paths, class_names = names
     answered = []
     for row, name in enumerate(queries.names):
         reason = "; ".join(filter(None, (each[row] for each in reasons if each)))
         values = {key: None if share is None else float(share[row]) for key, share in shares.items()}
-        matches = _shown(gallery, match.indices[row, :k], match.similarity[row, :k])
+        nearest = zip(match.indices[row, :k], match.similarity[row, :k], strict=True)
+        matches = tuple(Match(paths[image], class_names[image], float(cosine)) for image, cosine in nearest)
         uncertainty = float(queries.record["uncertainty"][row])
         answered.append(Answer(name, matches, uncertainty, **values, withheld=bool(reason), reason=reason))
     return answered
 
 
-def certificate_of(gallery: Searched, rules: Rules) -> Certificate | None:
-    """Return the gallery's certificate for the risk and confidence of the rules; None where they ask for none."""
-    if rules.risk is None:
-        return None
-    return fitting_certificate(gallery.certificates, rules.risk, rules.confidence, gallery.digest, gallery.model)
+def withheld(
+    rules: Rules,
+    certificate: Certificate | None,
+    scores: Mapping[str, np.ndarray],
+    doubt: np.ndarray | None,
+    lonelier: np.ndarray | None,
+) -> list[list[str]]:
+    """Say why answers are withheld by the certificate and by the rules: a list (Q,) each, empty where it says nothing.
 
-
-def _judged(
-    gallery: Searched, match: MatchRecord, certificate: Certificate | None
-) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
-    """Return the answers' scores, score -> (Q,), and P(right) (Q,); nothing if the gallery was never asked for them.
-
-    P(right) is the certificate's where that decides by one, so that `trust.monitor` compares like with like.
+    Args:
+        rules: which answers are given.
+        certificate: decides where the rules name a risk.
+        scores: of the answers, score -> (Q,).
+        doubt: share of the validation images that were surer (Q,).
+        lonelier: share of the gallery's images that are as lonely (Q,).
     """
-    if certificate is None and not gallery.knows_p_right:
-        return {}, None
-    votes = {name: getattr(match, name)[:, :VOTES] for name in ("similarity", "indices", "classes")}
-    scores = {"own": match.query["uncertainty"].astype(np.float64), **doubts_of(replace(match, **votes))}
-    by = certificate.p_right if certificate else None
-    p_right = PRight.of(by) if by else gallery.trust.p_right
-    return scores, None if p_right is None else p_right.probability(scores)
-
-
-def _uncertified(certificate: Certificate | None, doubts: Mapping[str, np.ndarray]) -> list[str]:
-    """Say why each answer is withheld by the certificate, "" where it is given."""
-    if certificate is None:
-        return []
-    certified = certificate.answers(certified_doubt(certificate, doubts))
-    return ["" if allowed else UNCERTIFIED.format(certificate.risk) for allowed in certified]
-
-
-def _where(values: np.ndarray | None, withheld: Callable[[float], bool], reason: str) -> list[str]:
-    return [] if values is None else [reason if withheld(value) else "" for value in values.tolist()]
-
-
-def _shown(gallery: Searched, rows: np.ndarray, cosines: np.ndarray) -> tuple[Match, ...]:
-    return tuple(
-        Match(gallery.paths[row], gallery.class_names[row], float(cosine))
-        for row, cosine in zip(rows, cosines, strict=True)
-    )
+    reasons: list[list[str]] = []
+    if certificate is not None:
+        certified = certificate.answers(certified_doubt(certificate, scores))
+        reasons.append(["" if allowed else UNCERTIFIED.format(certificate.risk) for allowed in certified])
+    if doubt is not None:
+        unsure = UNSURE.format(100 * rules.withhold)
+        reasons.append([unsure if share > rules.withhold else "" for share in doubt.tolist()])
+    if lonelier is not None:
+        reasons.append([STRANGER if share < rules.strangers else "" for share in lonelier.tolist()])
+    return reasons
 
 
 def as_text(answers: Sequence[Answer]) -> str:
