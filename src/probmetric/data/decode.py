@@ -80,16 +80,17 @@ class Decoded(NamedTuple):
     remarks: tuple[str, ...]
 
 
-def decode_file(path: Path, *, mode: Mode = "RGB", shorter_side: int | None = None) -> Decoded:
+def decode_file(path: str | Path, *, mode: Mode = "RGB", shorter_side: int | None = None) -> Decoded:
     """Decode an image file; see `decode`."""
-    with refusing(f"{path} cannot be read", "the dataset is incomplete", OSError, ValueError):
-        data = content(path)
-    return decode(data, str(path), mode=mode, shorter_side=shorter_side)
+    return decode(content(path), str(path), mode=mode, shorter_side=shorter_side)
 
 
 def content(path: str | Path) -> bytes:
     """Read a file; a pipe, which would be waited for, and a device, which may have no end, are errors."""
-    with open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+    with (
+        refusing(f"{path} cannot be read", "the dataset is incomplete", OSError, ValueError),
+        open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file,
+    ):
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.ENXIO, "it is a pipe, a socket or a device")
         return file.read()

@@ -70,6 +70,14 @@ class RawFiles:
             raise DataError(f"{self.name}: {file or 'no file'} is no {', '.join(kinds)} file; set `raw` to yours.")
         return file
 
+    def users_folder(self) -> Path:
+        """Return the folder of the user's own images."""
+        if self.folder is None or not self.folder.is_dir():
+            raise DataError(
+                f"{self.name}: {self.folder or 'no folder'} is no folder; set `raw` to that of your images."
+            )
+        return self.folder
+
     def candidates(self, relative: str) -> Iterator[Path]:
         """Yield where a file or folder `relative` may lie, best place first."""
         if self.folder is None:

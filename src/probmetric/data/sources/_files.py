@@ -27,9 +27,9 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from probmetric.data.decode import Mode, as_png, content, decode, plain_jpeg_shape
+from probmetric.data.decode import Mode, as_png, content, decode, decode_file, plain_jpeg_shape
 from probmetric.data.image_file import Stored
-from probmetric.data.manifest import DataError, refusing, text
+from probmetric.data.manifest import DataError, text
 from probmetric.data.near import mark_of
 from probmetric.data.raw import RawFiles
 from probmetric.data.sources._base import Source, Table, check_counts, options
@@ -68,11 +68,9 @@ class ImageFiles:
     def __call__(self, row: int) -> Stored:
         """Read image `row`."""
         path = f"{self.root}/{text(self.paths[row])}"  # a Path each costs as much as hashing the file
-        with refusing(f"{path} cannot be read", "the dataset is incomplete", OSError):
-            data = content(path)
         if self.store == "files":
-            return self._as_file(data, path)
-        pixels, remarks = decode(data, path, mode=self.mode, shorter_side=self.shorter_side or None)
+            return self._as_file(content(path), path)
+        pixels, remarks = decode_file(path, mode=self.mode, shorter_side=self.shorter_side or None)
         return Stored(pixels, _shape(pixels), remarks, mark_of(pixels) if self.marked else b"")
 
     def part(self, rows: range) -> "ImageFiles":
@@ -187,18 +185,23 @@ def strings(values: list[str]) -> np.ndarray:
 
 def existing(root: Path, paths: np.ndarray, name: str) -> None:
     """Raise `DataError` if files are missing; lists the first."""
-    order = np.argsort(paths, kind="stable")
-    absent: list[str] = []
-    number = 0
-    for folder, rows in itertools.groupby(order, lambda row: text(paths[row]).rpartition("/")[0]):
-        inside = names_in(root / folder)
-        lacking = [path for path in (text(paths[row]) for row in rows) if path.rpartition("/")[2] not in inside]
-        absent, number = [*absent, *lacking[:3]], number + len(lacking)
+    absent = missing_files(root, paths)
     if absent:
+        shown = ", ".join(text(paths[row]) for row in absent[:3])
         raise DataError(
-            f"{name}: {number:,} of {len(paths):,} images are missing in {root}, e.g. {', '.join(absent[:3])}; "
+            f"{name}: {len(absent):,} of {len(paths):,} images are missing in {root}, e.g. {shown}; "
             "the copy is incomplete, get it again."
         )
+
+
+def missing_files(root: Path, paths: np.ndarray) -> list[int]:
+    """Return the rows of `paths` (N,) that lead to no file below `root`, in the order of their paths."""
+    order = np.argsort(paths, kind="stable")
+    rows: list[int] = []
+    for folder, together in itertools.groupby(order.tolist(), lambda row: text(paths[row]).rpartition("/")[0]):
+        inside = names_in(root / folder)
+        rows += [row for row in together if text(paths[row]).rpartition("/")[2] not in inside]
+    return rows
 
 
 def names_in(folder: Path) -> set[str]:

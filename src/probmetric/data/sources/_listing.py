@@ -8,14 +8,16 @@ out of every source.
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import io
 import itertools
 import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
@@ -126,13 +128,9 @@ def once(listed: Sequence[Row], column: int) -> None:
 
 def csv_lines(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
     """Yield number and cells of every line of a CSV file, the blank ones too; the number is that of its last line."""
-    check_readable(path)
     number = 0
     try:
-        with (
-            refusing(f"{path} cannot be read", INCOMPLETE, OSError),
-            path.open(newline="", encoding=_encoding(path)) as file,
-        ):
+        with _opened(path) as file:
             lines = csv.reader(file, strict=True, delimiter=delimiter)
             for cells in lines:
                 number = lines.line_num
@@ -144,18 +142,18 @@ def csv_lines(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]
         raise bad_line(path, number + 1, f"no readable CSV from here on ({error})") from error
 
 
-def _encoding(path: Path) -> str:
-    with path.open("rb") as file:
-        return "utf-16" if file.read(2) in (BOM_UTF16_LE, BOM_UTF16_BE) else "utf-8-sig"
+@contextlib.contextmanager
+def _opened(path: Path, errors: str = "strict") -> Iterator[TextIO]:
+    """Open a table, in UTF-8 or UTF-16."""
+    check_readable(path)
+    with refusing(f"{path} cannot be read", INCOMPLETE, OSError), path.open("rb") as raw:
+        encoding = "utf-16" if raw.peek(2)[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else "utf-8-sig"
+        yield io.TextIOWrapper(raw, encoding, errors, newline="")
 
 
 def separator(path: Path) -> str:
     """Return what stands between the columns of a table: a tab, comma, semicolon or bar, the most of its head."""
-    check_readable(path)
-    with (
-        refusing(f"{path} cannot be read", INCOMPLETE, OSError),
-        path.open(encoding=_encoding(path), errors="replace") as file,
-    ):
+    with _opened(path, errors="replace") as file:
         return max("\t,;|", key=file.readline(2**16).count)
 
 

@@ -64,9 +64,7 @@ class Folder(OwnImages):
         return folder.root, [*self.listings, *(image.path for image in folder.images if image.class_name)]
 
     def _folder(self, files: RawFiles) -> ImageFolder:
-        if files.folder is None or not files.folder.is_dir():
-            raise DataError(f"folder: {files.folder or 'no folder'} is no folder; set `raw` to that of your images.")
-        return read_image_folder(files.folder, follow_links=self.follow_links)
+        return read_image_folder(files.users_folder(), follow_links=self.follow_links)
 
     def _usable(self, folder: ImageFolder, notes: list[str]) -> list[FolderImage]:
         """Return the images that lie in a class folder; to skip errors, also without names that are no UTF-8."""

@@ -10,25 +10,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from probmetric.data.sources import RawFiles, Source, Table, options, register
+from probmetric.data.sources import RawFiles, Table, register
 from probmetric.data.sources._drawing import draw_images
-from probmetric.data.sources.glyphs import DESCRIPTION, distinct_letters
+from probmetric.data.sources.glyphs import DESCRIPTION, Glyphs, distinct_letters
 from probmetric.data.splits import stratified_splits
-from probmetric.registry import Draws, Fraction, Share
+from probmetric.registry import Share
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class GlyphsClosed(Source):
+class GlyphsClosed(Glyphs):
     """Letters as classes, all of them seen in training."""
 
     closed_set = True
-    view = options(name="small", shift=3, rotation=10.0, scale=0.12)
 
-    per_class: Draws = 48
-    worst: Fraction = 1.0
     test_fraction: Share = 0.3
-    val_fraction: Share = 0.15
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Render the letters; no files are needed."""

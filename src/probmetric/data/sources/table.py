@@ -13,7 +13,6 @@ folders lies there. A missing image is named with its row before anything is pre
 
 from __future__ import annotations
 
-import functools
 import os
 import posixpath
 import re
@@ -27,7 +26,7 @@ import numpy as np
 
 from probmetric.data.manifest import TYPES, DataError, refusing
 from probmetric.data.sources import RawFiles, Table, _listing, register
-from probmetric.data.sources._files import names_in, strings
+from probmetric.data.sources._files import missing_files, strings
 from probmetric.data.sources._own import Columns, InColumns, OwnImages
 
 FILES = (".csv", ".tsv", ".parquet")
@@ -106,11 +105,9 @@ def _located(root: Path, paths: np.ndarray, notes: list[str]) -> tuple[np.ndarra
 
 def _missing(root: Path, paths: np.ndarray) -> np.ndarray:
     """Return the rows of paths (N,) that leave `root`, or lead to no file below it."""
-    inside = functools.cache(names_in)
-    split = [str(path).rpartition("/")[::2] for path in paths]
-    there = (_listing.stays_inside(str(path)) for path in paths)
-    present = [ok and name in inside(root / folder) for ok, (folder, name) in zip(there, split, strict=True)]
-    return np.flatnonzero(~np.array(present))
+    inside = [row for row, path in enumerate(paths) if _listing.stays_inside(str(path))]
+    absent = [inside[row] for row in missing_files(root, paths[inside])]
+    return np.union1d(absent, np.setdiff1d(np.arange(len(paths)), inside)).astype(np.int64)
 
 
 def columns_of(file: Path, *, vectors: bool = False) -> Columns:

@@ -88,9 +88,7 @@ class Walks(Photographs):
 
     def raw_files(self, files: RawFiles) -> tuple[Path, list[str]]:
         """Return the folder and its frames."""
-        if files.folder is None or not files.folder.is_dir():
-            raise DataError(f"walks: {files.folder or 'no folder'} is no folder; set `raw` to that of your frames.")
-        folder = read_image_folder(files.folder)
+        folder = read_image_folder(files.users_folder())
         return folder.root, [image.path for image in folder.images if image.class_name]
 
     def _splits(self, area: np.ndarray, root: Path, seed: int) -> np.ndarray:
