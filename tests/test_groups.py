@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -19,8 +20,9 @@ def test_one(number, worker_id):
 def test_pytest_and_its_plugin_keep_groups_together(tmp_path):
     """Of two workers one runs both tests; with some pairs of releases the groups are forgotten without a word."""
     (tmp_path / "test_pair.py").write_text(PAIR)
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", "-p", "no:cacheprovider"]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "xdist", "-n", "2", "--dist", "loadgroup"]
+    alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # others are ten seconds of importing
+    subprocess.run(command, cwd=tmp_path, env=alone, check=True, capture_output=True)
     workers = [path.suffix for path in tmp_path.glob("*.gw*")]
     assert len(workers) == 2
     assert len(set(workers)) == 1
