@@ -136,11 +136,12 @@ def test_links_out_of_the_folder_are_followed_when_told_to(project, capsys):
 
 
 def test_class_folders_that_lie_one_folder_deeper_are_found(project, capsys):
-    photos(project / "archive" / "images")
-    (project / "archive/README.txt").write_text("about")
-    assert cli.main(["init", "archive", "--name", "shop", "--quick"]) == 0
+    photos(project / "My Archive" / "images")
+    (project / "My Archive/README.txt").write_text("about")
+    assert cli.main(["init", "My Archive/", "--quick"]) == 0
     said = capsys.readouterr().out
-    assert "archive: 24 of 6 classes" in said
+    assert "My Archive: 24 of 6 classes" in said
+    assert "Next: snakemake --config experiments=my-archive" in said
     assert "images/ is the only folder: classes are the folders in it" in said
 
 
@@ -200,6 +201,7 @@ def test_a_table_and_vectors_become_runs(project, capsys):
         (["gone", "--name", "shop"], "gone is nothing to start from"),
         (["photos", "--name", "cub"], "the name 'cub' is taken"),
         (["photos", "--name", "My Shop"], "My Shop"),
+        (["empty/../7"], "'7' cannot name a dataset"),
         *((["photos", "--name", name], "cannot name a dataset") for name in ("*", "a\nb", "%s{}", "1", "ä", "a+b")),
         (["photos", "--name", "null"], "null"),
         (["photos", "--name", "../x"], "x"),

@@ -43,7 +43,7 @@ def declare_data(add: Add) -> None:
     command.add_argument(
         "data", type=Path, nargs="?", help="folder with one folder per class; CSV, TSV, Parquet; file of vectors"
     )
-    command.add_argument("--name", help="what dataset and experiment are called")
+    command.add_argument("--name", help="what dataset and experiment are called (default: as the folder or file)")
     command.add_argument("--split", choices=["by_class", "by_image", "by_group"], default="", help="default: by number")
     command.add_argument("--path-column", default="", help="column of a table that names the files (default: path)")
     command.add_argument("--label-column", default="", help="column of a table that names the classes (default: label)")

@@ -81,8 +81,8 @@ def card(options: argparse.Namespace) -> None:
 
 def init(options: argparse.Namespace) -> None:
     """Run `probmetric init`."""
-    if (options.data is None) != (options.name is None):
-        raise FileError("name both the data and what to call it: `probmetric init photos/ --name shop`.")
+    if options.data is None and options.name is not None:
+        raise FileError("name the data too: `probmetric init photos/ --name shop`.")
     written = start(Path())
     if written:
         print(f"Started a project in {Path.cwd()}: {', '.join(written)}.")
@@ -95,7 +95,7 @@ def init(options: argparse.Namespace) -> None:
         own_data.init(
             own_data.Wish(
                 options.data,
-                options.name,
+                options.name or own_data.name_of(options.data),
                 split=options.split,
                 options={"on_error": options.on_error, "follow_links": options.follow_links, **columns},
                 extent=options.extent,

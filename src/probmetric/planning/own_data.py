@@ -80,12 +80,13 @@ def init(wish: Wish) -> str:
     name = wish.name
     if not NAME.fullmatch(name) or _as_yaml(name) != name:
         raise ConfigError(
-            f"{name!r} cannot name a dataset; use lower-case letters, digits, '-', '_', a letter first, not null."
+            f"{name!r} cannot name a dataset; use lower-case letters, digits, '-', '_', a letter first, not null. "
+            "Choose another one with --name."
         )
     params: Params = parse(Params, read_yaml(PARAMS), str(PARAMS))
     experiment = EXPERIMENTS / f"{name}.yaml"
     if name in dataset_names(params) or experiment.exists():
-        raise ConfigError(f"the name {name!r} is taken by a dataset or experiment; choose another one.")
+        raise ConfigError(f"the name {name!r} is taken by a dataset or experiment; choose another one with --name.")
     place = wish.place
     source = source_of(place)
     options = {key: value for key, value in wish.options.items() if value and key in SOURCES.options(source)}
@@ -116,6 +117,11 @@ def init(wish: Wish) -> str:
             f"Then: probmetric recommend {name}    which of them to deploy, chosen on the validation images",
         ]
     )
+
+
+def name_of(place: Path) -> str:
+    """Return the name of a folder or file in the letters that a dataset's name can have: My Birds.csv -> my-birds."""
+    return re.sub("[^a-z0-9_]+", "-", place.resolve().stem.lower()).strip("-")
 
 
 def _folder_of_images(place: Path, source: str, options: Mapping[str, Any]) -> dict[str, str]:
