@@ -14,8 +14,9 @@ from training_helpers import quick_settings
 
 from probmetric.config import ConfigError
 from probmetric.io import read_tensors
-from probmetric.training import TrainingError, train_run
 from probmetric.training.backend import backend, compiled
+from probmetric.training.diagnosis import TrainingError
+from probmetric.training.run import train_run
 
 
 def switches() -> tuple[object, ...]:

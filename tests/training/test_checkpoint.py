@@ -13,9 +13,9 @@ import torch
 from training_helpers import quick_settings
 
 from probmetric.io import FileError
-from probmetric.training import train_run
 from probmetric.training.checkpoint import Checkpoints, DamagedCheckpointError, read_checkpoint
 from probmetric.training.diagnosis import NonFiniteLossError
+from probmetric.training.run import train_run
 
 
 def state(value: float) -> dict[str, object]:

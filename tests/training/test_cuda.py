@@ -17,12 +17,14 @@ from probmetric.config import EncoderSettings, Training
 from probmetric.io import read_tensors, read_yaml
 from probmetric.losses import create_loss, list_losses
 from probmetric.models import create_encoder
-from probmetric.training import TrainingError, load_encoder, train_run
+from probmetric.training.assemble import load_encoder
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData, training_images
+from probmetric.training.diagnosis import TrainingError
 from probmetric.training.forward import embed, resolve_precision
 from probmetric.training.loop import Conduct, Trainer, TrainingStoppedError
 from probmetric.training.optimizer import create_optimizer
+from probmetric.training.run import train_run
 
 pytestmark = [
     pytest.mark.gpu,
@@ -187,7 +189,7 @@ def test_two_devices_compute_the_run_of_one(digits: Path, tmp_path: Path) -> Non
     """NCCL, SyncBatchNorm and two processes against one: the loss of the first epoch and what is learnt."""
     code = (
         "import json, os, sys; from pathlib import Path; from probmetric.config import EncoderSettings\n"
-        "from probmetric.launch import take_place; from probmetric.training import train_run\n"
+        "from probmetric.launch import take_place; from probmetric.training.run import train_run\n"
         "from probmetric.training.processes import joined\n"
         "place = take_place(int(os.environ['WORLD_SIZE']), []); folder = Path(sys.argv[2])\n"
         "with joined(place) as processes:\n"

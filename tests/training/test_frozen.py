@@ -26,13 +26,13 @@ from probmetric.retrieval import retrieval_metrics
 from probmetric.runs.embed import embed_splits, fit_posterior
 from probmetric.runs.names import FEATURES, RESULTS
 from probmetric.runs.plan import Run
-from probmetric.training import train_run
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData, training_images
 from probmetric.training.forward import Network
 from probmetric.training.head_init import initialise_head
 from probmetric.training.loop import Conduct, Trainer
 from probmetric.training.optimizer import create_optimizer
+from probmetric.training.run import train_run
 from probmetric.uncertainty import create_uncertainty
 
 FROZEN = {"freeze": "trunk", "augment": "none", "steps_per_epoch": 3, "epochs": 2}

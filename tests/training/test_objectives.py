@@ -13,9 +13,11 @@ from training_helpers import quick_settings
 
 from probmetric.config import EncoderSettings
 from probmetric.io import read_tensors, read_yaml
-from probmetric.training import TrainingError, load_encoder, train_run
+from probmetric.training.assemble import load_encoder
 from probmetric.training.data import TrainingData, training_images
+from probmetric.training.diagnosis import TrainingError
 from probmetric.training.loop import TrainingStoppedError
+from probmetric.training.run import train_run
 from probmetric.uncertainty import create_uncertainty
 from probmetric.uncertainty.laplace_online import OnlineLaplaceObjective
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from training_helpers import quick_settings
 
-from probmetric.training import train_run
+from probmetric.training.run import train_run
 
 SETTINGS = {
     "epochs": 4,
@@ -29,7 +29,7 @@ JOB = """
 import json, os, signal, sys
 from pathlib import Path
 from probmetric.config import EncoderSettings
-from probmetric.training import train_run
+from probmetric.training.run import train_run
 from probmetric.training import loop
 folder, step, write = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 def die():

@@ -21,13 +21,14 @@ from probmetric.io import FileError, read_tensors, read_yaml, sha256_file, try_l
 from probmetric.losses._base import Loss
 from probmetric.models import create_encoder
 from probmetric.retrieval import retrieval_metrics
-from probmetric.training import load_encoder, train_run
+from probmetric.training.assemble import load_encoder
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData, training_images, training_view
 from probmetric.training.diagnosis import NonFiniteGradientError
 from probmetric.training.forward import embed, embed_split
 from probmetric.training.loop import Conduct, Trainer, TrainingStoppedError
 from probmetric.training.progress import HISTORY_COLUMNS
+from probmetric.training.run import train_run
 
 CPU = torch.device("cpu")
 

@@ -20,7 +20,7 @@ from pydantic_core import core_schema
 from probmetric import losses, models, uncertainty
 from probmetric.data import views
 from probmetric.errors import ProbMetricError, without_secrets
-from probmetric.io import FileError, read_yaml
+from probmetric.io import read_yaml
 from probmetric.registry import Registry, nearest
 
 Fidelity = Literal["corrected", "as_published"]
@@ -220,11 +220,8 @@ def parse(model: type[BaseModel], value: Any, where: str, *, checked: bool = Fal
 
 
 def load(model: type[BaseModel], path: str | Path) -> Any:
-    """Read and validate a YAML file as `model`."""
-    try:
-        return parse(model, read_yaml(path), str(path))
-    except FileError as error:
-        raise ConfigError(str(error)) from None
+    """Read and validate a YAML file as `model`; errors as of `parse` and `read_yaml`."""
+    return parse(model, read_yaml(path), str(path))
 
 
 def _explain(model: type[BaseModel], problem: Any, where: str) -> str:

@@ -218,7 +218,7 @@ def made_of(params: Params, name: str, before: Mapping[str, Any]) -> dict[str, A
     declared = data_source(params, clean)
     return {
         "source": declared.source,
-        "options": _of_ones_own(declared),
+        "options": REGISTRY.changed_options(declared.source, declared.options),
         "raw": declared.raw or params.data.raw,
         "prepared": params.data.prepared,
         "seed": params.data.seed,
@@ -227,16 +227,6 @@ def made_of(params: Params, name: str, before: Mapping[str, Any]) -> dict[str, A
         "format": FORMAT,
         "code": plugin_code(declared.source),
         "raw_content": _raw_content(params, clean) or before.get("raw_content", ""),
-    }
-
-
-def _of_ones_own(declared: DataSource) -> dict[str, Any]:
-    """Return the options that differ from their defaults."""
-    defaults = {name: option.default for name, option in REGISTRY.options(declared.source).items()}
-    return {
-        name: value
-        for name, value in sorted(declared.options.items())
-        if name not in defaults or digest_of(value) != digest_of(defaults[name])
     }
 
 

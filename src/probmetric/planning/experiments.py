@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from probmetric.config import ConfigError, Experiment, Grid, Method, Methods, Params, load, parse
-from probmetric.io import FileError, read_yaml
+from probmetric.io import read_yaml
 from probmetric.registry import nearest
 
 EXPERIMENTS = Path("workflow/experiments")
@@ -147,10 +147,7 @@ def _shared(params: Params, folder: Path) -> list[tuple[str, Mapping[str, Method
 @functools.lru_cache
 def _load_methods(path: Path, changed: int) -> Mapping[str, Method]:
     """Read the methods of a file last changed at time `changed`, once, however many experiments ask."""
-    try:
-        methods: Methods = parse(Methods, {"methods": read_yaml(path) or {}}, str(path))
-    except FileError as error:
-        raise ConfigError(str(error)) from None
+    methods: Methods = parse(Methods, {"methods": read_yaml(path) or {}}, str(path))
     return methods.methods
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,13 +23,13 @@ _LEGEND = "datasets: * not prepared yet, ! archives missing (`probmetric data st
 
 def experiment_overview(params: Params) -> str:
     """Return a line per experiment: runs, finished ones, data needed and whether they are there, title."""
-    marks = _Marks(params)
+    lacking = {row.name for row in status(params) if row.missing}
     rows = [("experiment", "runs", "finished", "datasets", "title")]
     for name in experiment_names():
         planned = plan_experiment(params, name)
         finished = sum(RunFolder.named(run.name).finished for run in planned.runs)
         data = dict.fromkeys(data for run in planned.runs for data in run.data)
-        shown = " ".join(entry + marks.of(entry) for entry in data)
+        shown = " ".join(_marked(entry, Path(params.data.prepared), lacking) for entry in data)
         rows.append((name, str(len(planned.runs)), str(finished), shown, planned.spec.title))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -78,15 +78,8 @@ def _reasons(verdicts: Mapping[str, Verdict], shown: int = 6) -> list[str]:
     return lines
 
 
-class _Marks:
-    """What is said behind a dataset's name."""
-
-    def __init__(self, params: Params) -> None:
-        self.prepared = Path(params.data.prepared)
-        self.lacking = {row.name for row in status(params) if row.missing}
-
-    def of(self, data: str) -> str:
-        """Return nothing if prepared, `*` if it will be when asked for, `!` if its archives are missing."""
-        if (self.prepared / data / "digest").exists():
-            return ""
-        return "!" if without_split(split_data_name(data)[0]) in self.lacking else "*"
+def _marked(data: str, prepared: Path, lacking: Set[str]) -> str:
+    """Return a dataset with nothing if prepared, `*` if it will be when asked for, `!` if its archives are missing."""
+    if (prepared / data / "digest").exists():
+        return data
+    return f"{data}!" if without_split(split_data_name(data)[0]) in lacking else f"{data}*"

@@ -216,7 +216,5 @@ def step_settings(settings: RunSettings | EncoderSettings, step: Step) -> dict[s
 
 
 def _component(part: str, value: Mapping[str, Any]) -> dict[str, Any]:
-    declared = REGISTRIES[part].options(value["name"])
-    options = value.get("options") or {}
-    changed = {key: item for key, item in options.items() if key not in declared or item != declared[key].default}
+    changed = REGISTRIES[part].changed_options(value["name"], value.get("options") or {})
     return {part: value["name"]} | {f"{part}.{key}": item for key, item in changed.items()}

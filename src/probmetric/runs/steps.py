@@ -96,8 +96,8 @@ def train(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
     which of several processes that train it together this one is.
     """
     from probmetric.tracking import live_curves
-    from probmetric.training import train_run
     from probmetric.training.processes import joined
+    from probmetric.training.run import train_run
 
     run, settings = plan.run.name, plan.run.settings.encoder()
     with (
