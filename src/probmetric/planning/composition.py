@@ -32,9 +32,10 @@ from probmetric.config import (
 )
 from probmetric.data import views
 from probmetric.data.views import source_view
-from probmetric.registry import nearest
+from probmetric.registry import UnknownNameError, nearest
 from probmetric.runs.identity import REGISTRIES
 
+VALUES, GROUPS = ("fidelity", "dim", "pretrained"), ("training", "evaluation")
 _BORROWED = ("uncertainty", "fidelity", "evaluation")
 
 
@@ -45,16 +46,13 @@ class Draft:
     Attributes:
         base: the method whose encoder is borrowed, if any.
         label: what reports call the method.
-        values: `dim`, `pretrained` and `fidelity`.
-        components: `loss`, `objective`, `uncertainty`, `backbone` and `view`, those of `REGISTRIES`.
-        groups: `training` and `evaluation`, their settings by name.
+        settings: the fields of `RunSettings` that a method decides: components, those of `REGISTRIES`; the settings of
+            `GROUPS` by name; plain values.
     """
 
     base: str | None
     label: str
-    values: dict[str, Any]
-    components: dict[str, Component | None]
-    groups: dict[str, dict[str, Any]]
+    settings: dict[str, Any]
 
     def set(self, key: str, value: Any) -> None:
         """Set a dotted key.
@@ -63,22 +61,20 @@ class Draft:
             ConfigError: the key reaches nothing that an override may change.
         """
         part, _, name = key.partition(".")
-        component = self.components.get(part)
-        if key in self.values:
-            self.values[key] = value
-        elif name and part in self.groups:
-            self.groups[part][name] = value
-        elif key in self.groups and isinstance(value, Mapping):
-            self.groups[key] = dict(value)
-        elif name and part == "view":
-            self.components[part] = (component or Component(name=OWN_VIEW)).changed(**{name: value})
-        elif name and component is not None:
-            self.components[part] = component.changed(**{name: value})
-        elif key in self.components:
-            self.components[key] = _component(key, value)
+        held = self.settings.get(part)
+        if name and part == "view":
+            held = held or Component(name=OWN_VIEW)
+        if name and isinstance(held, Component):
+            self.settings[part] = held.changed(**{name: value})
+        elif name and part in GROUPS:
+            self.settings[part] = self.settings[part] | {name: value}
+        elif key in REGISTRIES:
+            self.settings[key] = _component(key, value)
+        elif key in self.settings and (key not in GROUPS or isinstance(value, Mapping)):
+            self.settings[key] = value
         else:
-            parts = [*self.groups, *(part for part, chosen in self.components.items() if chosen or part == "view")]
-            allowed = [*(f"{part}.<key>" for part in parts), *self.values, *self.components]
+            parts = [part for part in (*GROUPS, *REGISTRIES) if part == "view" or self.settings[part]]
+            allowed = [*(f"{part}.<key>" for part in parts), *VALUES, *REGISTRIES]
             meant = ELSEWHERE.get(key.rpartition(".")[2]) or deeper(Method, key) or nearest(key, allowed)
             raise ConfigError(f"override {key!r} reaches nothing; {meant}")
 
@@ -98,14 +94,14 @@ class Draft:
         return {key: preset.set[key] for key in taken}
 
     def _takes(self, part: str, option: str) -> bool:
-        component = self.components[part]
+        component = self.settings[part]
         return component is not None and option in REGISTRIES[part].options(component.name)
 
     def tell_fidelity(self, part: str, fidelity: str) -> None:
         """Tell component `part` the fidelity, where it has that switch and does not set it itself."""
-        component = self.components[part]
+        component = self.settings[part]
         if component and fidelity != "corrected" and self._takes(part, "fidelity"):
-            self.components[part] = component.changed(**{"fidelity": fidelity} | component.options)
+            self.settings[part] = component.changed(**{"fidelity": fidelity} | component.options)
 
     def resolve_view(self, source: str) -> None:
         """Choose the view the run gets: the one it asks for, or that `source` declares for `training.augment`.
@@ -115,25 +111,23 @@ class Draft:
         Raises:
             ConfigError: options without a name, and the source declares no view or one without such an option.
         """
-        view, declared = (
-            self.components["view"],
-            source_view(source, self.groups["training"].get("augment", "standard")),
-        )
+        view = self.settings["view"]
+        declared = source_view(source, self.settings["training"].get("augment", "standard"))
         if view is not None and view.name != OWN_VIEW:
             return
         if view is None:
-            self.components["view"] = parse(NamedView, declared, "view", checked=True) if declared else None
+            self.settings["view"] = parse(NamedView, declared, "view", checked=True) if declared else None
         elif declared is None:
             raise ConfigError(f"view: source {source!r} declares none; name one: {', '.join(views.list_views())}.")
         else:
-            self.components["view"] = Component(name=declared["name"], options=declared["options"] | view.options)
+            self.settings["view"] = Component(name=declared["name"], options=declared["options"] | view.options)
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of `RunSettings` that a method decides."""
-        backbone = self.components["backbone"]
+        backbone = self.settings["backbone"]
         headless = backbone is not None and not models.REGISTRY.holds(backbone.name, "has_head", backbone.options)
-        values = self.values | ({"dim": "features"} if headless else {})
-        return values | self.components | self.groups | {"base": self.base, "label": self.label}
+        dim = {"dim": "features"} if headless else {}
+        return self.settings | dim | {"base": self.base, "label": self.label}
 
 
 def _component(key: str, value: Any) -> Component | None:
@@ -143,13 +137,12 @@ def _component(key: str, value: Any) -> Component | None:
     named = with_tag(value) if key == "backbone" else named
     try:
         component = Component.model_validate(named)
+        if component.name != OWN_VIEW:
+            REGISTRIES[key].check(component.name)
     except ValidationError:
         raise ConfigError(f"override {key!r} is {value!r}; write a name, or a name with options.") from None
-    if component.name != OWN_VIEW:
-        try:
-            REGISTRIES[key].check(component.name)
-        except ValueError as error:
-            raise ConfigError(f"override {key}: {error}") from None
+    except UnknownNameError as error:
+        raise ConfigError(f"override {key}: {error}") from None
     return component
 
 
@@ -192,23 +185,16 @@ def composed(params: Params, methods: Mapping[str, Method], name: str, dataset: 
 
 def _draft(params: Params, method: Method, label: str) -> Draft:
     defaults = params.defaults
-    return Draft(
-        base=method.base,
-        label=label,
-        values={
-            "fidelity": method.fidelity,
-            "dim": method.dim or defaults.dim,
-            "pretrained": method.pretrained or defaults.pretrained,
-        },
-        components={
-            "loss": method.loss,
-            "objective": method.objective,
-            "uncertainty": method.uncertainty,
-            "backbone": method.backbone or defaults.backbone,
-            "view": method.view or defaults.view,
-        },
-        groups={
-            "training": defaults.training.model_dump(mode="json") | method.training,
-            "evaluation": params.evaluation.model_dump(mode="json"),
-        },
-    )
+    settings = {
+        "fidelity": method.fidelity,
+        "dim": method.dim or defaults.dim,
+        "pretrained": method.pretrained or defaults.pretrained,
+        "loss": method.loss,
+        "objective": method.objective,
+        "uncertainty": method.uncertainty,
+        "backbone": method.backbone or defaults.backbone,
+        "view": method.view or defaults.view,
+        "training": defaults.training.model_dump(mode="json") | method.training,
+        "evaluation": params.evaluation.model_dump(mode="json"),
+    }
+    return Draft(method.base, label, settings)

@@ -264,8 +264,8 @@ def resolve(params: Params, methods: Mapping[str, Method], point: Point) -> Run:
     source = data_source(params, split_data_name(dataset)[0])
     draft.resolve_view(source.source)
     for part in ("loss", "objective"):
-        draft.tell_fidelity(part, draft.values["fidelity"])
-    draft.tell_fidelity("uncertainty", fidelity or draft.values["fidelity"])
+        draft.tell_fidelity(part, draft.settings["fidelity"])
+    draft.tell_fidelity("uncertainty", fidelity or draft.settings["fidelity"])
     settings = draft.fields() | {
         "dataset": dataset,
         "noise": point.noise,
@@ -289,15 +289,15 @@ def _composed_on_base(params: Params, methods: Mapping[str, Method], point: Poin
     draft = composed(params, methods, point.method, dataset)
     fidelity = ""
     if draft.base:
-        borrowing, fidelity = draft, draft.values["fidelity"]
+        borrowing, fidelity = draft, draft.settings["fidelity"]
         draft = composed(params, methods, borrowing.base or "", dataset)
         if draft.base:
             raise ConfigError(
                 f"methods.{point.method}: its base {borrowing.base!r} trains nothing itself; name {draft.base!r}."
             )
         draft.base, draft.label = borrowing.base, borrowing.label
-        draft.components["uncertainty"] = borrowing.components["uncertainty"]
-        draft.groups["evaluation"] = borrowing.groups["evaluation"]
+        for part in _POSTERIOR_KEYS:
+            draft.settings[part] = borrowing.settings[part]
     _change(params, draft, point.overrides)
     return draft, fidelity
 

@@ -76,7 +76,7 @@ def embed_training_images(
     """
     with claim_device("auto") as device, torch.inference_mode():
         embedder = Embedder(run, device, ALONE, plain=True)
-        images = embedder.images(run.settings.data_folder, "train")
+        images = PreparedImages.of_split(run.settings.data_folder, "train")
         rows = dataclasses.replace(embedder.predictor, loss=None)(embedder.batches(images)).mean
         proxies = embedder.loss.class_proxies() if embedder.loss is not None else None
     labels = np.unique(images.labels, return_inverse=True)[1]
@@ -101,16 +101,16 @@ class Embedder:
             chosen = RunSettings.model_fields["uncertainty"].default
         posterior = None
         if create_uncertainty(chosen.name, **chosen.options).fits:
-            posterior = self._stored_posterior() if which == "selected" else fit_uncertainty(run.settings, made, device)
+            if which == "selected":
+                posterior = {name: tensor.to(device) for name, tensor in self.folder.posterior().items()}
+            else:
+                posterior = fit_uncertainty(run.settings, made, device)
         reads_images = create_uncertainty(chosen.name, **chosen.options).reads_images
         parts = None if reads_images else shared(made.settings, made.encoder, self.eye, FEATURES)
         self.features = parts and parts.store
         if parts:
             made = made._replace(encoder=parts.rest.eval())
         self.predictor = made.predictor(chosen, posterior, run.settings.seed)
-
-    def _stored_posterior(self) -> dict[str, torch.Tensor]:
-        return {name: tensor.to(self.device) for name, tensor in self.folder.posterior().items()}
 
     def write(self, name: Split, sources: Sequence[tuple[Path, str]]) -> tuple[float, int]:
         """Write the embeddings `name` of the given (prepared folder, split) pairs.
@@ -119,7 +119,7 @@ class Embedder:
             Seconds from images on disk to distributions on the CPU, and the number of images; files not included.
             What shared features took when they were computed counts.
         """
-        images = [self.images(folder, split) for folder, split in sources]
+        images = [PreparedImages.of_split(folder, split) for folder, split in sources]
         computing = sum(self._shared(each).seconds for each in images) if self.features else 0.0
         started = time.perf_counter()
         classified = name != "ood" and all(set(each.labels) <= set(self._training_classes) for each in images)
@@ -159,10 +159,6 @@ class Embedder:
             return {}
         numbers = {"label": torch.from_numpy(images.labels), "index": torch.from_numpy(images.index)}
         return predictor.describe(parts).tensors() | numbers
-
-    def images(self, folder: Path, split: str) -> PreparedImages:
-        """Open a split of a prepared dataset."""
-        return PreparedImages.of_split(folder, split)
 
     def batches(self, images: PreparedImages, *, first: int = 0, step: int = 1) -> Iterator[torch.Tensor]:
         """Yield images as the encoder's input, see `data.images.batches`; shared features in their place."""
