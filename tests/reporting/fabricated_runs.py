@@ -41,6 +41,12 @@ def gathered(context: ReportContext) -> ReportContext:
     return replace(context)
 
 
+def context_of(name: str, runs, metrics, folder: str | Path, **rest: object) -> ReportContext:
+    """The context of run folders (absolute, or below the results folder)."""
+    expected = tuple(dict.fromkeys(RunKey.parse(run) for run in runs))
+    return ReportContext(name, expected, tuple(metrics), Path(folder), **rest)
+
+
 @dataclass
 class Workspace:
     """Folders of a fabricated repository and what lies in them."""
@@ -60,7 +66,7 @@ class Workspace:
         options |= rest
         runs = options.pop("runs", self.runs)
         metrics = options.pop("metrics", METRICS)
-        return ReportContext.create(name, runs, metrics, self.root / "reports" / name, **options)
+        return context_of(name, runs, metrics, self.root / "reports" / name, **options)
 
     @property
     def folders(self) -> list[Path]:

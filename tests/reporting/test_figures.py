@@ -9,7 +9,7 @@ import struct
 import numpy as np
 import pandas as pd
 import pytest
-from fabricated_runs import gathered
+from fabricated_runs import context_of, gathered
 from matplotlib.text import Text
 
 from probmetric.registry import UnknownNameError
@@ -66,7 +66,7 @@ def test_a_figure_is_drawn_at_report_width_with_words_and_the_same_bytes(study, 
     assert min(len(words[key]) for key in ("title", "caption", "alt")) > 5
     assert words["alt"].endswith(".")
     before = [path.read_bytes() for path in paths]
-    again = ReportContext.create(
+    again = context_of(
         study.name,
         [study.results / key.run for key in study.expected],
         study.metrics,
@@ -158,7 +158,7 @@ def test_every_kind_of_wrong_labels_has_a_panel_that_begins_at_the_clean_ones():
     rows = [{"run": run, "metric": "m", "value": value} for run, value in runs.items()]
     table = pd.DataFrame(rows, columns=COLUMNS).astype({"unit_error": float})
     table["seed"] = table["run"].str[-1].astype(int)
-    context = ReportContext.create("noisy", runs, ["m"], "reports/noisy")
+    context = context_of("noisy", runs, ["m"], "reports/noisy")
     context.__dict__["measured"] = by_method(table, context.expected)
     lines = sweeps.rates_of(context, "m")
     assert {title: {rate: cell.mean for rate, cell in methods["a"].items()} for title, methods in lines.items()} == {
@@ -212,7 +212,7 @@ def many_methods(lines: int = 23) -> tuple[ReportContext, dict[str, dict[str, _d
     """A context of many methods, and a rising curve of each on two datasets."""
     labels = {f"m{place}": name for place, name in enumerate(MANY)}
     runs = [f"digits/m{place}/seed0" for place in range(lines)]
-    context = ReportContext.create("many", runs, ["retrieval/recall_at_1"], "reports/many", labels=labels)
+    context = context_of("many", runs, ["retrieval/recall_at_1"], "reports/many", labels=labels)
     x = np.linspace(0, 1, 11)
     curves = {f"m{place}": (x, x * (place + 1) / lines) for place in range(lines)}
     return context, {"digits": curves, "glyphs": curves}

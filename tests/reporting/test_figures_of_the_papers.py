@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fabricated_runs import gathered
+from fabricated_runs import context_of, gathered
 
-from probmetric.io import read_json, read_tensors, read_yaml, write_json, write_tensors, write_yaml
+from probmetric.io import FileError, read_json, read_tensors, read_yaml, write_json, write_tensors, write_yaml
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import _data, _style, curves, draw, histograms, maps, montages, sweeps
 from probmetric.reporting.figures import list_figures as listed_figures
@@ -142,10 +142,15 @@ def test_a_damaged_file_is_an_error_that_names_it(paper):
 
 def test_out_of_distribution_images_are_pooled_where_their_dataset_is_prepared(paper):
     run = next(run for run in paper.runs if run.key.run == "digits/contrastive/seed0")
-    doubt, homes, rows = montages.pooled(run, montages.Album(paper.prepared))
+    album = montages.Album(paper.prepared)
+    doubt, homes, rows = montages.pooled(run, album)
     assert homes == ["digits"] * 40 + ["glyphs"] * 20
     assert len(doubt) == len(rows) == 60
     assert doubt[:40].max() < doubt[40:].min()
+    tensors, _ = read_tensors(run.embeddings_file("ood"))
+    write_tensors(run.embeddings_file("ood"), tensors, {"sources": '["glyphs"'})
+    with pytest.raises(FileError, match=r"ood\.safetensors is damaged"):
+        montages.pooled(run, album)
 
 
 def test_rows_of_a_class_run_from_the_smallest_to_the_largest_concentration():
@@ -188,7 +193,7 @@ def test_the_spectrum_is_that_of_the_matrix(paper):
 
 
 def test_the_spectrum_is_that_of_the_training_images_if_every_run_has_it(paper):
-    few = ReportContext.create("few", [run.path for run in paper.runs[:2]], paper.metrics, paper.folder)
+    few = context_of("few", [run.path for run in paper.runs[:2]], paper.metrics, paper.folder)
     few = dataclasses.replace(few, results=paper.results)
     for number, run in enumerate(few.runs):
         assert "of the test images" in curves.singular_values(few).caption

@@ -78,20 +78,6 @@ class ReportContext:
             **(rest | {"figures": tuple(rest.get("figures", ()))}),
         )
 
-    @classmethod
-    def create(
-        cls, name: str, runs: Iterable[str | Path], metrics: Iterable[str], folder: str | Path, **rest: object
-    ) -> ReportContext:
-        """A context from run folders (absolute, or below the results folder).
-
-        Raises:
-            ValueError: no run or no metric is named.
-        """
-        expected = tuple(dict.fromkeys(RunKey.parse(run) for run in runs))
-        if not expected or not (columns := tuple(metrics)):
-            raise ValueError(f"experiment {name!r}: a report needs at least one run and one metric.")
-        return cls(name, expected, columns, Path(folder), **rest)  # type: ignore[arg-type]
-
     @functools.cached_property
     def table(self) -> pd.DataFrame:
         """Rows of the long table (`results`) that belong to this experiment."""

@@ -212,8 +212,9 @@ def _claims(contents: Contents) -> Values | None:
 
 
 def _published(contents: Contents) -> Values | None:
-    blocks = [block for block in comparing.blocks(contents.published) if block.measured]
-    return {"blocks": blocks, "texts": comparing} if blocks else None
+    measured = {item.published.title for item in contents.published if item.ours}
+    shown = [item for item in contents.published if item.published.title in measured]
+    return {"blocks": comparing.blocks(shown), "published": shown, "texts": comparing} if shown else None
 
 
 def _sure(contents: Contents) -> Values | None:

@@ -12,6 +12,7 @@ import numpy as np
 from probmetric.data.manifest import MANIFEST, read_table, values_of
 from probmetric.io import present
 from probmetric.metrics import better
+from probmetric.reporting.words import group_title
 from probmetric.retrieval import search
 from probmetric.runs.roles import Asked, Roles
 
@@ -83,17 +84,17 @@ def _arrays(curve: Any, x: str, y: str) -> Curve | None:
 
 
 def collect(context: ReportContext, build: Callable[[Sequence[RunFolder]], Line | None]) -> dict[str, dict[str, Line]]:
-    """Dataset -> method -> what `build` makes of that method's runs; what is None is left out."""
+    """Title of the dataset -> method -> what `build` makes of that method's runs; what is None is left out."""
     lines: dict[str, dict[str, Line]] = {}
     for data, methods in by_group(context).items():
         built = {variant: line for variant, runs in methods.items() if (line := build(runs)) is not None}
         if built:
-            lines[data] = built
+            lines[group_title(data)] = built
     return lines
 
 
 def mean_curves(context: ReportContext, name: str, x: str, y: str, *, points: int = 101) -> dict[str, dict[str, Curve]]:
-    """Dataset -> method -> mean over seeds of the curve `name` of its runs (`mean_curve`)."""
+    """Title of the dataset -> method -> mean over seeds of the curve `name` of its runs (`mean_curve`)."""
     return collect(context, lambda runs: mean_curve([run.curves.get(name) for run in runs], x, y, points))
 
 

@@ -27,14 +27,50 @@ _TYPE, _LETTERS = 6.5, 20  # points; letters that fit above a panel
 _GREY = "#C9CED4"
 
 
-def diagonal(axis: Axes) -> None:
-    """Draw the dotted diagonal from (0, 0) to (1, 1)."""
-    axis.plot([0, 1], [0, 1], ":", color="#888888", linewidth=1, zorder=1)
+Panels = Mapping[str, Mapping[str, Sequence[np.ndarray]]]  # title -> method -> (x (P,), y (P,)[, low (P,), high (P,)])
+SQUARE = {"xlim": (-0.02, 1.02), "ylim": (-0.02, 1.02), "box_aspect": 1}
+
+
+def drawing(
+    context: ReportContext,
+    words: _style.Words,
+    panels: Panels,
+    axes: Mapping[str, Any],
+    say: Callable[[str, Any], str],
+    **options: Any,
+) -> _style.Drawing:
+    """Draw panels of lines, or say in words that there are none.
+
+    Args:
+        context: the experiment.
+        words: about the figure; its `alt` is followed by what is said of every panel.
+        panels: what is drawn.
+        axes: limits and labels of a panel, as `Axes.set` takes them; of a `SQUARE` one the diagonal is drawn.
+        say: title of a panel and its lines -> a clause for the text alternative.
+        options: of `line_panels`.
+    """
+    if not panels:
+        return words.nothing()
+
+    def finish(axis: Axes) -> None:
+        if "box_aspect" in axes:
+            axis.plot([0, 1], [0, 1], ":", color="#888888", linewidth=1, zorder=1)
+        axis.set(**axes)
+
+    figure = line_panels(context, panels, finish, **options)
+    clauses = [say(title.replace("\n", " "), lines) for title, lines in panels.items()]
+    return words.drawing(figure, f"{words.alt}{'; '.join(clauses)}.")
+
+
+def largest(context: ReportContext, values: Mapping[str, float]) -> tuple[str, float]:
+    """Return the label of the method with the largest value, and this."""
+    variant = max(values, key=values.__getitem__)
+    return context.label(variant), values[variant]
 
 
 def line_panels(
     context: ReportContext,
-    panels: Mapping[str, Mapping[str, Sequence[np.ndarray]]],
+    panels: Panels,
     finish: Callable[[Axes], Any],
     *,
     columns: int = 3,
@@ -71,7 +107,7 @@ def line_panels(
 
 def small_multiples(
     context: ReportContext,
-    blocks: Mapping[str, Mapping[str, Sequence[np.ndarray]]],
+    blocks: Panels,
     finish: Callable[[Axes], Any],
     dots: Mapping[str, Mapping[str, tuple[float, float]]] | None = None,
 ) -> Figure:

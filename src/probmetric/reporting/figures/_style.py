@@ -45,11 +45,15 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Words:
-    """What is said about a figure: its title, its caption, and why there is none where runs hold nothing for it."""
+    """What is said about a figure.
+
+    `empty` says why there is none where runs hold nothing for it, `alt` is how its text alternative begins.
+    """
 
     title: str
     caption: str
     empty: str
+    alt: str = ""
     photographs: bool = False
 
     def drawing(self, figure: Figure, alt: str) -> Drawing:

@@ -13,7 +13,6 @@ from probmetric.io import present
 from probmetric.metrics.selective import accuracy_by_coverage
 from probmetric.reporting.certified import certificate_of
 from probmetric.reporting.figures import _data, _lines, _style, register
-from probmetric.reporting.words import group_title
 from probmetric.trust.deployed import certified_doubt
 
 if TYPE_CHECKING:
@@ -37,24 +36,17 @@ def sparsification(context: ReportContext) -> _style.Drawing:
         "mean over seeds. A line that rises says the uncertainty finds the errors; a flat one says it does not. "
         "The area below the line is AUSC.",
         "no run of this experiment has a sparsification curve.",
+        "Line plot of accuracy against the share of removed images: ",
     )
-    curves = _data.mean_curves(context, "sparsification", "removed", "accuracy")
-    if not curves:
-        return words.nothing()
+    axes = {"xlim": (0, 1), "xlabel": "share of images removed", "ylabel": "accuracy of the rest"}
 
-    def axes(axis: Axes) -> None:
-        axis.set(xlim=(0, 1), xlabel="share of images removed", ylabel="accuracy of the rest")
-
-    figure = _lines.line_panels(context, {group_title(data): lines for data, lines in curves.items()}, axes)
-    parts = []
-    for data, lines in curves.items():
+    def say(title: str, lines: Mapping[str, _data.Curve]) -> str:
         rise = {variant: y[int(0.5 * (len(y) - 1))] - y[0] for variant, (_, y) in lines.items()}
-        most = max(rise, key=rise.__getitem__)
-        parts.append(
-            f"on {group_title(data)}, removing half of the images changes accuracy most for {context.label(most)} "
-            f"({rise[most]:+.3f})"
-        )
-    return words.drawing(figure, f"Line plot of accuracy against the share of removed images: {'; '.join(parts)}.")
+        label, most = _lines.largest(context, rise)
+        return f"on {title}, removing half of the images changes accuracy most for {label} ({most:+.3f})"
+
+    curves = _data.mean_curves(context, "sparsification", "removed", "accuracy")
+    return _lines.drawing(context, words, curves, axes, say)
 
 
 @register("risk_coverage")
@@ -67,28 +59,21 @@ def risk_coverage(context: ReportContext) -> _style.Drawing:
         "that starts low and rises late is good.",
         "no run of this experiment has a match record.",
     )
-    curves = _data.collect(context, _risk_curve)
+    curves, stops = _data.collect(context, _risk_curve), _data.collect(context, _stop)
     if not curves:
         return words.nothing()
-    stops = _data.collect(context, _stop)
+    dots = {
+        title: {variant: (stop, float(np.interp(stop, *curves[title][variant]))) for variant, stop in each.items()}
+        for title, each in stops.items()
+    }
 
     def axes(axis: Axes) -> None:
         axis.set(xlim=(0, 1), ylim=(0, None), xlabel="share of questions answered", ylabel="share of wrong answers")
 
-    figure = _lines.line_panels(
-        context,
-        {group_title(data): lines for data, lines in curves.items()},
-        axes,
-        dots={
-            group_title(data): {
-                name: (stop, float(np.interp(stop, *curves[data][name]))) for name, stop in each.items()
-            }
-            for data, each in stops.items()
-        },
-    )
+    figure = _lines.line_panels(context, curves, axes, dots=dots)
     parts = [
-        f"{group_title(data)}, {context.label(variant)}: {100 * stop:.0f} % answered"
-        for data, each in stops.items()
+        f"{title}, {context.label(variant)}: {100 * stop:.0f} % answered"
+        for title, each in stops.items()
         for variant, stop in each.items()
     ]
     return words.drawing(figure, f"Risk-coverage curves. Certificates: {'; '.join(parts) or 'none'}.")
@@ -126,27 +111,20 @@ def roc(context: ReportContext) -> _style.Drawing:
         "(a higher uncertainty should mean an image from elsewhere) and the test split as the negative class; mean "
         "over seeds. The dotted diagonal is chance; a line below it gives strange images the lower uncertainty.",
         "no run of this experiment was evaluated on out-of-distribution images.",
+        "ROC curves. ",
     )
     panels: dict[str, dict[str, _data.Curve]] = {}
     for name in sorted({name for run in context.runs for name in run.curves if name.startswith("roc/")}):
-        for data, lines in _data.mean_curves(context, name, "fpr", "tpr", points=201).items():
+        for title, lines in _data.mean_curves(context, name, "fpr", "tpr", points=201).items():
             from_zero = {variant: (np.append(0.0, x), np.append(0.0, y)) for variant, (x, y) in lines.items()}
-            panels[f"{group_title(data)}\nvs {name.removeprefix('roc/')}"] = from_zero
-    if not panels:
-        return words.nothing()
+            panels[f"{title}\nvs {name.removeprefix('roc/')}"] = from_zero
 
-    def axes(axis: Axes) -> None:
-        _lines.diagonal(axis)
-        axis.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel="false positive rate", ylabel="true positive rate")
-        axis.set_box_aspect(1)
+    def say(title: str, lines: Mapping[str, _data.Curve]) -> str:
+        label, area = _lines.largest(context, {name: float(np.trapezoid(y, x)) for name, (x, y) in lines.items()})
+        return f"{title}: {label} has the largest area ({area:.2f})"
 
-    figure = _lines.line_panels(context, panels, axes, panel_height=2.7)
-    parts = []
-    for title, lines in panels.items():
-        area = {variant: float(np.trapezoid(y, x)) for variant, (x, y) in lines.items()}
-        best = max(area, key=area.__getitem__)
-        parts.append(f"{title.replace(chr(10), ' ')}: {context.label(best)} has the largest area ({area[best]:.2f})")
-    return words.drawing(figure, f"ROC curves. {'; '.join(parts)}.")
+    axes = _lines.SQUARE | {"xlabel": "false positive rate", "ylabel": "true positive rate"}
+    return _lines.drawing(context, words, panels, axes, say, panel_height=2.7)
 
 
 @register("severity")
@@ -162,7 +140,7 @@ def severity(context: ReportContext) -> _style.Drawing:
     )
     names = (name for run in context.runs for name in run.curves if name.startswith("severity/"))
     distortions = [name.removeprefix("severity/") for name in dict.fromkeys(names)]
-    # (distortion, question) -> dataset -> method -> curve
+    # (distortion, question) -> title of the dataset -> method -> curve
     curves = {
         (name, kind): _data.collect(context, partial(_severity_curve, name, kind))
         for name in distortions
@@ -171,14 +149,14 @@ def severity(context: ReportContext) -> _style.Drawing:
     drawn = {variant for datasets in curves.values() for lines in datasets.values() for variant in lines}
     if not drawn:
         return words.nothing()
-    together = {data for (name, _), datasets in curves.items() if name == DISTORTION for data in datasets}
+    together = {title for (name, _), datasets in curves.items() if name == DISTORTION for title in datasets}
     together = together if len(drawn) > _lines.FEW else set()
     panels = {
-        f"{data}, {name}: {question}": lines
+        f"{title}, {name}: {question}": lines
         for kind, question in SEVERITY.items()
         for name in distortions
-        for data, lines in curves[name, kind].items()
-        if name == DISTORTION or data not in together
+        for title, lines in curves[name, kind].items()
+        if name == DISTORTION or title not in together
     }
 
     def axes(axis: Axes) -> None:
@@ -187,13 +165,9 @@ def severity(context: ReportContext) -> _style.Drawing:
     figure = _lines.line_panels(context, panels, axes, columns=2)
     parts = []
     for name in distortions:
-        for data, lines in curves[name, "rank"].items():
-            rise = {variant: float(y[-1] - y[0]) for variant, (_, y) in lines.items()}
-            most = max(rise, key=rise.__getitem__)
-            parts.append(
-                f"{group_title(data)}, {name}: the uncertainty of {context.label(most)} rises most "
-                f"({rise[most]:+.2f} of all ranks)"
-            )
+        for title, lines in curves[name, "rank"].items():
+            label, rise = _lines.largest(context, {variant: float(y[-1] - y[0]) for variant, (_, y) in lines.items()})
+            parts.append(f"{title}, {name}: the uncertainty of {label} rises most ({rise:+.2f} of all ranks)")
     return words.drawing(figure, f"Errors and uncertainty against the strength of distortions. {'; '.join(parts)}.")
 
 
@@ -222,25 +196,18 @@ def singular_values(context: ReportContext) -> _style.Drawing:
         f"descending order, divided by their sum, mean over seeds; those below {_SMALLEST:g} are drawn there. A flat "
         "line uses all directions of the space alike; one that falls steeply lives in few of them.",
         "no finished run has test embeddings.",
+        "Lines of sorted singular values. ",
     )
+
+    def say(title: str, lines: Mapping[str, _data.Curve]) -> str:
+        effective = {variant: _effective_number(share) for variant, (_, share) in lines.items()}
+        label, count = _lines.largest(context, effective)
+        return f"{title}: {label} is flattest, {count:.0f} effective values"
+
     spectrum = training_spectrum if trained else test_spectrum
     curves = _data.collect(context, lambda runs: mean_spectrum(map(spectrum, runs)))
-    if not curves:
-        return words.nothing()
-
-    def axes(axis: Axes) -> None:
-        axis.set(xscale="log", yscale="log", xlabel="rank", ylabel="share of the sum")
-        axis.set_xlim(left=1)
-
-    panels = {group_title(data): lines for data, lines in curves.items()}
-    figure = _lines.line_panels(context, panels, axes, panel_height=2.5)
-    parts = []
-    for data, lines in curves.items():
-        effective = {variant: _effective_number(share) for variant, (_, share) in lines.items()}
-        flattest = max(effective, key=effective.__getitem__)
-        count = effective[flattest]
-        parts.append(f"{group_title(data)}: {context.label(flattest)} is flattest, {count:.0f} effective values")
-    return words.drawing(figure, f"Lines of sorted singular values. {'; '.join(parts)}.")
+    axes = {"xscale": "log", "yscale": "log", "xlabel": "rank", "ylabel": "share of the sum", "xlim": (1, None)}
+    return _lines.drawing(context, words, curves, axes, say, panel_height=2.5)
 
 
 def training_spectrum(run: RunFolder) -> np.ndarray:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from probmetric.io import present
 from probmetric.metrics import label
 from probmetric.reporting.figures import _data, _style, register
 from probmetric.reporting.words import group_title, listed
+from probmetric.runs.folder import Embeddings
 
 if TYPE_CHECKING:
     from probmetric.reporting.experiment import ReportContext
@@ -35,6 +35,8 @@ _NO_IMAGES = "no finished run has test embeddings whose prepared dataset is pres
 _NO_CONCENTRATIONS = "no finished run has concentrations and a prepared dataset to show images of."
 Picture = tuple[str, np.ndarray]  # what stands above it, (H, W, 3) bytes
 Bands = dict[tuple[str, str], list[Picture]]  # (dataset, method) -> pictures side by side
+Runs = dict[tuple[str, str], "RunFolder"]
+Shown = tuple[list[Picture], str]  # pictures side by side, and what the text alternative says of them
 
 
 class Album:
@@ -73,26 +75,24 @@ class Album:
 def certain_and_uncertain(context: ReportContext) -> _style.Drawing:
     """Two rows of images per dataset, for the method with the best first metric (its first seed)."""
     album = Album(context.prepared)
-    runs = {data: run for data, run in _data.best_runs(context, "uncertainty", "index").items() if album.has(data)}
-    names = listed([run.key.run for run in runs.values()])
+    runs = _best(context, album, "uncertainty", "index")
     words = _style.Words(
         "Most and least certain test images",
         f"Test images in the order of their uncertainty: the lowest above, the highest below, ascending, of "
-        f"{names}: the method with the best mean {label(context.metrics[0])} on each dataset. "
-        "Images that are hard for a person, too, should stand in the lower row.",
+        f"{listed([run.key.run for run in runs.values()])}: the method with the best mean {label(context.metrics[0])} "
+        "on each dataset. Images that are hard for a person, too, should stand in the lower row.",
         _NO_IMAGES,
+        f"Rows of {CERTAIN} test images with the lowest and the highest uncertainty. ",
         photographs=True,
     )
-    if not runs:
-        return words.nothing()
-    bands = Bands()
-    for data, run in runs.items():
+
+    def show(run: RunFolder) -> Shown:
         tiles, doubt = certain_ends(run, album)
         certain, uncertain = np.split(doubt, 2)
         title = f"{certain[0]:.3g} to {certain[-1]:.3g} above, {uncertain[0]:.3g} to {uncertain[-1]:.3g} below"
-        bands[data, run.key.variant] = [(title, montage(tiles, len(certain)))]
-    alt = f"Rows of {CERTAIN} test images with the lowest and the highest uncertainty, from {names}."
-    return words.drawing(_bands(context, bands), alt)
+        return [(title, montage(tiles, len(certain)))], title
+
+    return _drawing(context, words, runs, show)
 
 
 def certain_ends(run: RunFolder, album: Album) -> tuple[list[np.ndarray], np.ndarray]:
@@ -120,23 +120,21 @@ def norms(context: ReportContext) -> _style.Drawing:
         "method. The concentration is the norm of the embedding, or is estimated where a method draws samples. Where "
         f"it tells how sure the method is, images that are hard for a person stand on the left.{cut}",
         _NO_CONCENTRATIONS,
+        f"Blocks of {_TILES} test images each. Concentrations: ",
         photographs=True,
     )
-    bands, parts = Bands(), []
-    for (data, variant), run in runs.items():
+
+    def show(run: RunFolder) -> Shown:
         test = run.tensors("test", "concentration", "index")
         order = np.argsort(test["concentration"], kind="stable")
-        bands[data, variant] = []
+        pictures: list[Picture] = []
         for name, end in (("smallest", order[:_TILES]), ("largest", order[-_TILES:])):
             low, high = test["concentration"][end[[0, -1]]]
-            tiles = album.tiles(data, test["index"][end])
-            bands[data, variant].append((f"{name} concentrations: {low:.3g} to {high:.3g}", montage(tiles, _COLUMNS)))
-        middle = float(np.median(test["concentration"]))
-        parts.append(f"{group_title(data)}, {context.label(variant)}: median {middle:.3g}")
-    if not bands:
-        return words.nothing()
-    alt = f"Blocks of {_TILES} test images each. Concentrations: {'; '.join(parts)}."
-    return words.drawing(_bands(context, bands), alt)
+            tiles = album.tiles(run.key.data, test["index"][end])
+            pictures.append((f"{name} concentrations: {low:.3g} to {high:.3g}", montage(tiles, _COLUMNS)))
+        return pictures, f"median {np.median(test['concentration']):.3g}"
+
+    return _drawing(context, words, runs, show)
 
 
 @register("uncertainty_grid")
@@ -150,24 +148,22 @@ def strangers(context: ReportContext) -> _style.Drawing:
         "datasets, ascending, first seed of each method. A trustworthy uncertainty puts orange frames on the right "
         f"only.{cut}",
         _NO_IMAGES,
+        "Blocks of images. ",
         photographs=True,
     )
-    bands, parts = Bands(), []
-    for (data, variant), run in runs.items():
+
+    def show(run: RunFolder) -> Shown:
         doubt, homes, rows = pooled(run, album)
         order = np.argsort(doubt, kind="stable")
-        blocks: list[Picture] = []
+        pictures: list[Picture] = []
         for name, end in (("lowest", order[:_TILES]), ("highest", order[-_TILES:])):
             tiles = [album.tile(homes[place], int(rows[place])) for place in end]
-            frames = [RIGHT if homes[place] == data else WRONG for place in end]
+            frames = [RIGHT if homes[place] == run.key.data else WRONG for place in end]
             text = f"{name} uncertainty: {frames.count(WRONG)} of {len(end)} out of distribution"
-            blocks.append((text, montage(tiles, _COLUMNS, frames)))
-        bands[data, variant] = blocks
-        parts.append(f"{group_title(data)}, {context.label(variant)}: {', '.join(name for name, _ in blocks)}")
-    if not bands:
-        return words.nothing()
-    figure = _bands(context, bands, frames={RIGHT: "test image", WRONG: "out-of-distribution image"})
-    return words.drawing(figure, f"Blocks of images. {'; '.join(parts)}.")
+            pictures.append((text, montage(tiles, _COLUMNS, frames)))
+        return pictures, ", ".join(name for name, _ in pictures)
+
+    return _drawing(context, words, runs, show, {RIGHT: "test image", WRONG: "out-of-distribution image"})
 
 
 def pooled(run: RunFolder, album: Album) -> tuple[np.ndarray, list[str], np.ndarray]:
@@ -176,7 +172,8 @@ def pooled(run: RunFolder, album: Album) -> tuple[np.ndarray, list[str], np.ndar
     ood = run.tensors("ood", "uncertainty", "index", "source")
     doubt, rows = [test["uncertainty"]], [test["index"]]
     homes = [run.key.data] * len(test["index"])
-    for number, name in enumerate(json.loads(run.metadata("ood").get("sources", "[]"))):
+    about = Embeddings({}, run.metadata("ood"), run.embeddings_file("ood"))
+    for number, name in enumerate(about.said("sources", list[str], [])):
         chosen = ood["source"] == number
         if album.has(name) and chosen.any():
             doubt.append(ood["uncertainty"][chosen])
@@ -195,22 +192,18 @@ def classes(context: ReportContext) -> _style.Drawing:
         "concentrations, first seed. If the norm measures ambiguity, a row runs from unusual or damaged images to "
         "typical ones.",
         _NO_CONCENTRATIONS,
+        "Rows of images. ",
         photographs=True,
     )
     album = Album(context.prepared)
-    bands, parts = Bands(), []
-    for data, run in _data.best_runs(context, "concentration", "index", "label").items():
-        if not album.has(data):
-            continue
+
+    def show(run: RunFolder) -> Shown:
         test = run.tensors("test", "concentration", "index", "label")
         rows = np.concatenate(rows_of_classes(test["label"], test["concentration"]))
-        low, high = float(test["concentration"].min()), float(test["concentration"].max())
-        picture = montage(album.tiles(data, test["index"][rows]), IN_CLASS)
-        bands[data, run.key.variant] = [(f"concentrations from {low:.3g} to {high:.3g}", picture)]
-        parts.append(f"{group_title(data)}: {context.label(run.key.variant)}")
-    if not bands:
-        return words.nothing()
-    return words.drawing(_bands(context, bands), f"Rows of images. {'; '.join(parts)}.")
+        title = f"concentrations from {test['concentration'].min():.3g} to {test['concentration'].max():.3g}"
+        return [(title, montage(album.tiles(run.key.data, test["index"][rows]), IN_CLASS))], title
+
+    return _drawing(context, words, _best(context, album, "concentration", "index", "label"), show)
 
 
 def rows_of_classes(label: np.ndarray, concentration: np.ndarray) -> list[np.ndarray]:
@@ -236,26 +229,23 @@ def queries(context: ReportContext) -> _style.Drawing:
         "if of the same class, orange if not; where the data have queries and a gallery, a query and images of the "
         "gallery. Method with the best first metric, first seed; nobody chose the queries.",
         _NO_IMAGES,
+        "Rows of images. ",
         photographs=True,
     )
     album = Album(context.prepared)
-    bands, parts = Bands(), []
-    for data, run in _data.best_runs(context, "mean", "label", "index").items():
-        if not album.has(data):
-            continue
+
+    def show(run: RunFolder) -> Shown:
         lines = _query_lines(context, run, album)
-        bands[data, run.key.variant] = []
+        pictures: list[Picture] = []
         for half in (lines[0::2], lines[1::2]):
             tiles = [tile for line in half for tile in line[0]]
             colours = [colour for line in half for colour in line[1]]
-            bands[data, run.key.variant].append(("", montage(tiles, 1 + _NEAREST, colours)))
+            pictures.append(("", montage(tiles, 1 + _NEAREST, colours)))
         right = sum(colour == RIGHT for line in lines for colour in line[1])
-        where = f"{group_title(data)}, {context.label(run.key.variant)}"
-        parts.append(f"{where}: {right} of {_QUERIES * _NEAREST} images are of the query's class")
-    if not bands:
-        return words.nothing()
+        return pictures, f"{right} of {_QUERIES * _NEAREST} images are of the query's class"
+
     frames = {QUERY: "query", RIGHT: "of the same class", WRONG: "of another class"}
-    return words.drawing(_bands(context, bands, frames=frames), f"Rows of images. {'; '.join(parts)}.")
+    return _drawing(context, words, _best(context, album, "mean", "label", "index"), show, frames)
 
 
 def _query_lines(context: ReportContext, run: RunFolder, album: Album) -> list[tuple[list[np.ndarray], list[str]]]:
@@ -271,7 +261,13 @@ def _query_lines(context: ReportContext, run: RunFolder, album: Album) -> list[t
     return lines
 
 
-def _first_bands(context: ReportContext, album: Album, *names: str) -> tuple[dict[tuple[str, str], RunFolder], str]:
+def _best(context: ReportContext, album: Album, *names: str) -> Runs:
+    """Return the best run of every dataset whose images can be shown."""
+    runs = _data.best_runs(context, *names)
+    return {(data, run.key.variant): run for data, run in runs.items() if album.has(data)}
+
+
+def _first_bands(context: ReportContext, album: Album, *names: str) -> tuple[Runs, str]:
     """Return the first runs whose images can be shown, as many as fit, and a sentence where some are cut off."""
     runs = {place: run for place, run in _data.first_runs(context, *names).items() if album.has(place[0])}
     shown = dict(list(runs.items())[:_MOST_BANDS])
@@ -290,6 +286,23 @@ def montage(tiles: Sequence[np.ndarray], columns: int, frames: Sequence[str | No
             picture[top : top + side, left : left + side] = [round(255 * part) for part in to_rgb(colour)]
         picture[top + _FRAME : top + _FRAME + TILE, left + _FRAME : left + _FRAME + TILE] = tile
     return picture
+
+
+def _drawing(
+    context: ReportContext,
+    words: _style.Words,
+    runs: Runs,
+    show: Callable[[RunFolder], Shown],
+    frames: Mapping[str, str] | None = None,
+) -> _style.Drawing:
+    """Draw what `show` makes of every run; `frames` are colour -> meaning."""
+    if not runs:
+        return words.nothing()
+    bands, clauses = Bands(), []
+    for (data, variant), run in runs.items():
+        bands[data, variant], clause = show(run)
+        clauses.append(f"{group_title(data)}, {context.label(variant)}: {clause}")
+    return words.drawing(_bands(context, bands, frames=frames), f"{words.alt}{'; '.join(clauses)}.")
 
 
 def _bands(context: ReportContext, bands: Bands, *, frames: Mapping[str, str] | None = None) -> Figure:

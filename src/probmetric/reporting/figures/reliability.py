@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from probmetric.reporting.figures import _data, _lines, _style, register
-from probmetric.reporting.words import group_title
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from probmetric.reporting.experiment import ReportContext
 
 
@@ -56,21 +55,16 @@ def stated_probabilities(context: ReportContext) -> _style.Drawing:
 
 def _diagram(context: ReportContext, curve: str, words: _style.Words) -> _style.Drawing:
     """Accuracy against confidence, by the `curve` of that name of every run."""
-    curves = _data.mean_curves(context, curve, "confidence", "accuracy", points=41)
-    if not curves:
-        return words.nothing()
-    panels = {group_title(data): by_method for data, by_method in curves.items()}
-    figure = _lines.line_panels(context, panels, _axes, panel_height=2.6)
-    parts = []
-    for data, by_method in curves.items():
-        for variant, (confidence, accuracy) in by_method.items():
+
+    def say(title: str, lines: Mapping[str, _data.Curve]) -> str:
+        parts = []
+        for variant, (confidence, accuracy) in lines.items():
             gap = float(np.mean(accuracy - confidence))
             word = "above" if gap > 0 else "below"
-            parts.append(f"{group_title(data)}, {context.label(variant)}: on average {abs(gap):.2f} {word}")
-    return words.drawing(figure, f"Accuracy against confidence, relative to the diagonal. {'; '.join(parts)}.")
+            parts.append(f"{title}, {context.label(variant)}: on average {abs(gap):.2f} {word}")
+        return "; ".join(parts)
 
-
-def _axes(axis: Axes) -> None:
-    _lines.diagonal(axis)
-    axis.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel="confidence", ylabel="accuracy")
-    axis.set_box_aspect(1)
+    words = replace(words, alt="Accuracy against confidence, relative to the diagonal. ")
+    curves = _data.mean_curves(context, curve, "confidence", "accuracy", points=41)
+    axes = _lines.SQUARE | {"xlabel": "confidence", "ylabel": "accuracy"}
+    return _lines.drawing(context, words, curves, axes, say, panel_height=2.6)

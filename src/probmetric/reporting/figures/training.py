@@ -32,14 +32,15 @@ _Band = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 def learning_curves(context: ReportContext) -> _style.Drawing:
     """One row per dataset: change of the training loss since the first epoch, and the validation metric."""
     bands = {column: _data.collect(context, lambda runs, column=column: _band(runs, column)) for column in COLUMNS}  # type: ignore[misc]
-    groups = [data for data in context.data if any(data in methods for methods in bands.values())]
-    if not groups:
+    drawn = {title for methods in bands.values() for title in methods}
+    titles = [title for title in map(group_title, context.data) if title in drawn]
+    if not titles:
         return _WORDS.nothing()
     panels = {
-        f"{group_title(data)}: {name}": bands[column][data]
-        for data in groups
+        f"{title}: {name}": bands[column][title]
+        for title in titles
         for column, name in COLUMNS.items()
-        if data in bands[column]
+        if title in bands[column]
     }
     figure = _lines.line_panels(context, panels, _epochs, columns=2, panel_height=1.95)
     return _WORDS.drawing(figure, _alt(context, bands["val_metric"]))
@@ -76,8 +77,7 @@ def _curve(run: RunFolder, column: str) -> dict[float, float]:
 
 def _alt(context: ReportContext, validation: dict[str, dict[str, _Band]]) -> str:
     parts = []
-    for data, bands in validation.items():
-        highest = {variant: band[1].max() for variant, band in bands.items()}
-        best = max(highest, key=highest.__getitem__)
-        parts.append(f"on {group_title(data)}, {context.label(best)} reaches the highest ({highest[best]:.3f})")
+    for title, bands in validation.items():
+        label, highest = _lines.largest(context, {variant: band[1].max() for variant, band in bands.items()})
+        parts.append(f"on {title}, {label} reaches the highest ({highest:.3f})")
     return f"Training loss and validation metric by epoch. Validation metric: {'; '.join(parts) or 'not recorded'}."

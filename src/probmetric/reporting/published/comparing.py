@@ -170,45 +170,25 @@ def _change(values: _Values, bases: Mapping[str, tuple[str, _Values]], fidelity:
     return {seed: change * (quotient - 1) if change else quotient for seed, quotient in quotients.items()}
 
 
-@dataclass(frozen=True)
-class Line:
-    """A row of the paper's table, and the method of ours beside it; `cells` holds None where nothing is printed."""
-
-    row: str
-    method: str
-    cells: tuple[PublishedComparison | None, ...]
+Line = dict[str, PublishedComparison]  # heading of a metric -> what is printed, and ours
+Block = dict[tuple[str, str], Line]  # row of the paper's table, method of ours beside it -> line
 
 
-@dataclass(frozen=True)
-class Block:
-    """The published numbers on one dataset: a table with two columns per metric."""
-
-    title: str
-    headings: tuple[str, ...]
-    lines: tuple[Line, ...]
-
-    @property
-    def measured(self) -> bool:
-        """Whether any of it was measured here."""
-        return any(item is not None and item.ours is not None for line in self.lines for item in line.cells)
+def blocks(comparisons: Sequence[PublishedComparison]) -> dict[str, Block]:
+    """Return a block per dataset and noise rate, by its title, in the paper's order."""
+    places = list(dict.fromkeys((item.published.title, item.published.row) for item in comparisons))
+    made: dict[str, Block] = {}
+    for title, row in places:
+        block = made.setdefault(title, {})
+        for item in comparisons:
+            if (item.published.title, item.published.row) == (title, row):
+                block.setdefault((row, item.method), {})[item.published.heading] = item
+    return made
 
 
-def blocks(comparisons: Sequence[PublishedComparison]) -> list[Block]:
-    """One block per dataset and noise rate, in the paper's order."""
-    titles = dict.fromkeys(item.published.title for item in comparisons)
-    return [_block(title, [item for item in comparisons if item.published.title == title]) for title in titles]
-
-
-def _block(title: str, comparisons: Sequence[PublishedComparison]) -> Block:
-    headings = tuple(dict.fromkeys(item.published.heading for item in comparisons))
-    cells = {(item.published.row, item.method, item.published.heading): item for item in comparisons}
-    rows = list(dict.fromkeys(item.published.row for item in comparisons))
-    methods = dict.fromkeys((item.published.row, item.method) for item in comparisons)
-    lines = [
-        Line(row, method, tuple(cells.get((row, method, heading)) for heading in headings))
-        for row, method in sorted(methods, key=lambda line: rows.index(line[0]))
-    ]
-    return Block(title, headings, tuple(lines))
+def headings(comparisons: Sequence[PublishedComparison], title: str) -> list[str]:
+    """Return the metrics of a block, in the paper's order."""
+    return list(dict.fromkeys(item.published.heading for item in comparisons if item.published.title == title))
 
 
 def printed(number: PublishedNumber) -> str:
@@ -234,21 +214,18 @@ def judged(item: PublishedComparison) -> str:
 
 def markdown(comparisons: Sequence[PublishedComparison], label: Callable[[str], str]) -> list[str]:
     """Return blocks of Markdown text, without the heading."""
-    return [_markdown(block, label) for block in blocks(comparisons)] + [LEGEND]
-
-
-def _markdown(block: Block, label: Callable[[str], str]) -> str:
-    heads = [text for heading in block.headings for text in (escape_markdown(heading), "Measured")]
-    rows = [
-        [
-            escape_markdown(line.row),
-            escape_markdown(label(line.method)) if line.method else "–",
-            *(text for item in line.cells for text in _pair(item)),
-        ]
-        for line in block.lines
-    ]
-    table = markdown_table(["Published row", "Method run", *heads], rows, left=2)
-    return f"### {escape_markdown(block.title)}\n\n{table}"
+    texts = []
+    for title, block in blocks(comparisons).items():
+        metrics = headings(comparisons, title)
+        heads = [text for metric in metrics for text in (escape_markdown(metric), "Measured")]
+        rows = []
+        for (row, method), line in block.items():
+            played = escape_markdown(label(method)) if method else "–"
+            cells = [text for metric in metrics for text in _pair(line.get(metric))]
+            rows.append([escape_markdown(row), played, *cells])
+        table = markdown_table(["Published row", "Method run", *heads], rows, left=2)
+        texts.append(f"### {escape_markdown(title)}\n\n{table}")
+    return [*texts, LEGEND]
 
 
 def _pair(item: PublishedComparison | None) -> tuple[str, str]:
