@@ -25,14 +25,14 @@ def declare_data(add: Add) -> None:
     command.add_argument("dataset")
     command.add_argument("--output", type=Path, help="folder to write (default: below data.prepared of params.yaml)")
     command.add_argument("--raw", type=Path, help="folder with the archives (default: data.raw of params.yaml)")
-    command.add_argument("--digest", type=Path, help="write the data's digest to this file too")
+    _add_digest(command)
 
     command = add(
         "noise", "data:noise", "make a variant with wrong training labels (DVC stage noise@<dataset>-<noise>)"
     )
     command.add_argument("name", help="glyphs+noise0.2 (uniform), glyphs+nearest0.2, glyphs+nearest0.2s1 (seed 1)")
     command.add_argument("--prepared", type=Path, help="folder of the prepared datasets (default: params.yaml's)")
-    command.add_argument("--digest", type=Path, help="write the data's digest to this file too")
+    _add_digest(command)
 
     command = add("doctor", "data:doctor", "check prepared datasets: splits, labels, digests, duplicates")
     command.add_argument("folders", nargs="*", type=Path, help="prepared folders (default: all)")
@@ -112,28 +112,18 @@ def declare_runs(add: Add) -> None:
 
 def declare_reports(add: Add) -> None:
     """Declare the commands of `reports`."""
-    steps = [
-        (
-            "report",
-            "reports:report",
-            "make an experiment's report: tables, claims, figures, page, the files of `dvc plots`",
-        ),
-        ("figure", "reports:figure", "draw one figure of an experiment again, and renew its page"),
-        ("track", "reports:track", "bring MLflow up to date with an experiment's results"),
-    ]
-    for name, function, text in steps:
-        command = add(name, function, text)
-        also = "; or a file of vectors of any model" if name == "report" else ""
-        command.add_argument("experiment", help=f"name of a file below workflow/experiments, e.g. demo{also}")
-        if name == "figure":
-            command.add_argument("figure", help="metric_per_method, learning_curves, ...")
-        if name == "report":
-            add_threads(command)
-            command.add_argument("--output", type=Path, help="page of a file of vectors (default: beside it)")
-            _add_columns(command)
-        if name == "track":
-            command.add_argument("--receipt", type=Path, help="JSON file that says what was written")
-        command.add_argument("--plan", type=Path, help="plan file of the experiment (default: params.yaml)")
+    made = "tables, claims, figures, page, the files of `dvc plots`"
+    command = add("report", "reports:report", f"make an experiment's report: {made}")
+    _add_experiment(command, "; or a file of vectors of any model")
+    add_threads(command)
+    command.add_argument("--output", type=Path, help="page of a file of vectors (default: beside it)")
+    _add_columns(command)
+    command = add("figure", "reports:figure", "draw one figure of an experiment again, and renew its page")
+    _add_experiment(command)
+    command.add_argument("figure", help="metric_per_method, learning_curves, ...")
+    command = add("track", "reports:track", "bring MLflow up to date with an experiment's results")
+    _add_experiment(command)
+    command.add_argument("--receipt", type=Path, help="JSON file that says what was written")
     command = add("publish", "reports:publish", "collect all pages and the theory figures in a static site")
     command.add_argument("--output", type=Path, default=Path("site"))
     command = add("ui", "reports:ui", "browse the runs in the MLflow UI on this machine")
@@ -154,10 +144,10 @@ def _declare_making(add: Add) -> None:
     )
     command.add_argument("run", help="a finished run, <dataset>/<method>/seed<k>, or a model folder")
     command.add_argument("place", type=Path, help="model folder to write; or model.onnx, model.pt2 (torch.export)")
-    command.add_argument("--license", default="", help="under what terms the model may be used, for its card")
+    _add_license(command)
     _add_plugin(command)
     command = add("index", "models:index", "make a gallery of images to search in, or add images to it")
-    command.add_argument("model", help=MODEL)
+    _add_model(command)
     command.add_argument(
         "images", nargs="*", type=Path, help="folders with images, files, or a prepared dataset's name"
     )
@@ -167,24 +157,21 @@ def _declare_making(add: Add) -> None:
     )
     add_on_error(command)
     command.add_argument("--remove", nargs="+", default=[], metavar="PATH", help="remove these images from the gallery")
-    _add_plugin(command)
     command = add("vectors", "models:vectors", "write embeddings to a Parquet file, for a vector database")
-    command.add_argument("model", help=MODEL)
+    _add_model(command)
     command.add_argument("images", type=Path, help="a folder with images, or a prepared dataset's name")
     command.add_argument("output", type=Path, help="file to write: path, label, split, vector, uncertainty, ...")
     command.add_argument("--splits", type=_listed, default=(), help="of a prepared dataset (default: all)")
     add_on_error(command)
-    _add_plugin(command)
     command = add("register", "models:register", "register a model in MLflow, as models:/<name>/<version>")
-    command.add_argument("model", help="a finished run, or a model folder")
+    _add_model(command, "a finished run, or a model folder")
     command.add_argument("name", help="what it is called there")
-    command.add_argument("--license", default="", help="under what terms the model may be used, for its card")
-    _add_plugin(command)
+    _add_license(command)
 
 
 def _declare_asking(add: Add) -> None:
     command = add("search", "models:search", "find the images of a gallery nearest to yours, and how sure it is")
-    command.add_argument("model", help=MODEL)
+    _add_model(command)
     command.add_argument(
         "images",
         nargs="+",
@@ -210,24 +197,20 @@ def _declare_asking(add: Add) -> None:
         "--explain", type=Path, metavar="FOLDER", help="draw which regions make each image match its nearest, there"
     )
     _add_columns(command)
-    _add_plugin(command)
 
     command = add("serve", "models:serve", "answer questions to a gallery over HTTP")
-    command.add_argument("model", help=MODEL)
+    _add_model(command)
     command.add_argument("gallery", type=Path, help="gallery folder (`probmetric index` makes one)")
     command.add_argument("--host", default="127.0.0.1", help="address to listen at (default: this machine only)")
     command.add_argument("--port", type=whole(1, 65535), default=8000, help="port (default: 8000)")
     command.add_argument("--writable", action="store_true", help="images may be added to the gallery")
-    _add_plugin(command)
 
 
 def _declare_certificates(add: Add) -> None:
     command = add(
         "certify", "models:certify", "certify how often the answers of a gallery are wrong, from labelled images"
     )
-    command.add_argument(
-        "model", help=f"{MODEL}; or a file of vectors of any model (.parquet, .npz, .npy, .safetensors)"
-    )
+    _add_model(command, f"{MODEL}; or a file of vectors of any model (.parquet, .npz, .npy, .safetensors)")
     command.add_argument(
         "gallery",
         type=Path,
@@ -244,7 +227,6 @@ def _declare_certificates(add: Add) -> None:
     )
     command.add_argument("--shares", type=Path, help="CSV with class and share: how often deployment asks about each")
     _add_columns(command)
-    _add_plugin(command)
     command = add("migrate", "vectors:migrate_gallery", "map a gallery's vectors to the space of a new model")
     command.add_argument("old", type=Path, help="file of vectors by the old model, with the columns path and label")
     command.add_argument("new", type=Path, help="file of some of the same images' vectors by the new model")
@@ -252,11 +234,7 @@ def _declare_certificates(add: Add) -> None:
     command.add_argument("--label", default="", help="column of the classes (default: label)")
     command = add("try", "vectors:try_letters", "ask bundled vectors of letters: a certified answer and a withheld one")
     command.add_argument("--risk", type=float, default=0.1, help="share of wrong answers allowed (default: 0.1)")
-    command = add(
-        "certificate",
-        "certificates:certificate",
-        "certify the answers of a run's own test gallery",
-    )
+    command = add("certificate", "certificates:certificate", "certify the answers of a run's own test gallery")
     command.add_argument("run", help="an evaluated run: <dataset>/<method>/seed<k>")
     add_promise(command)
     command.add_argument("--score", default="", help="what decides (default: P(right); `probmetric list scores`)")
@@ -304,6 +282,26 @@ def _add_columns(command: argparse.ArgumentParser) -> None:
         help="its column of what rows come from together (a person, a walk, a burst); of images: folder",
     )
     command.add_argument("--trained-on", type=Path, help="file of vectors that the model was trained on")
+
+
+def _add_model(command: argparse.ArgumentParser, text: str = MODEL) -> None:
+    """Declare the model, and the modules whose components it needs."""
+    command.add_argument("model", help=text)
+    _add_plugin(command)
+
+
+def _add_experiment(command: argparse.ArgumentParser, also: str = "") -> None:
+    """Declare the experiment, and where its plan lies."""
+    command.add_argument("experiment", help=f"name of a file below workflow/experiments, e.g. demo{also}")
+    command.add_argument("--plan", type=Path, help="plan file of the experiment (default: params.yaml)")
+
+
+def _add_digest(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--digest", type=Path, help="write the data's digest to this file too")
+
+
+def _add_license(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--license", default="", help="under what terms the model may be used, for its card")
 
 
 def _add_plugin(command: argparse.ArgumentParser) -> None:
