@@ -31,9 +31,9 @@ from probmetric.data import load_columns, open_images, prepare_dataset
 from probmetric.io import write_json
 from probmetric.trust.answers import Answers, asked_in
 from probmetric.trust.certificates import CertificateError
-from probmetric.trust.deployed import P_RIGHT, certify_record, decided_by, deployed_p_right
+from probmetric.trust.deployed import P_RIGHT, calibration_answers, certify_record, decided_by
 from probmetric.trust.drift import Monitor
-from probmetric.trust.p_right import PRight, p_right_metrics
+from probmetric.trust.p_right import PRight, fit_p_right, p_right_metrics
 
 PER_CLASS, GALLERY, CALIBRATION, CLEAN, BEFORE = 160, 48, 2_240, 10_000, 2_000
 DRAWS, ORDERS = 200, 20
@@ -98,7 +98,8 @@ def seen_by(run: str, prepared: Path) -> World:
 
 def judged(world: World) -> dict[str, Any]:
     """What the module docstring says of one run."""
-    fitted = deployed_p_right(world.gallery, world.labels)
+    among_others = calibration_answers(world.gallery, world.labels)
+    fitted = fit_p_right(among_others.free, among_others.right)
     fresh = world.asked(world.fresh, world.truth)
     stated = fitted.probability(fresh.free)
     risk = float((~fresh.right).mean()) / 2

@@ -9,8 +9,15 @@ from probmetric.data.views._base import stacked
 from probmetric.io import FileError, cell_text
 from probmetric.trust.answers import asked_in
 from probmetric.trust.certificates import CertificateError, certify
-from probmetric.trust.deployed import deployed_p_right
+from probmetric.trust.deployed import calibration_answers
 from probmetric.trust.drift import BETS, Monitor, logged_checks, logged_doubts, monitor
+from probmetric.trust.p_right import fit_p_right
+
+
+def deployed_p_right(gallery, labels):
+    """P(right) from each image of a gallery, asked among the others."""
+    answers = calibration_answers(gallery, labels)
+    return fit_p_right(answers.free, answers.right)
 
 
 def test_p_values_of_clean_queries_are_uniform_also_with_ties():

@@ -21,8 +21,10 @@ def is_frame(values: Any) -> bool:
     return hasattr(values, "columns") and not isinstance(values, np.ndarray)
 
 
-def columns_of_frame(frame: Any) -> dict[str, np.ndarray]:
-    """Return the columns of a frame, name -> (N,), vectors as a matrix (N, M).
+def vectors_and_names(frame: Any) -> tuple[np.ndarray, list[str] | None, list[str] | None]:
+    """Return vectors (N, M), classes (N,) and names (N,) of a frame of pandas, Arrow, Polars or DuckDB.
+
+    None for classes or names that it has not.
 
     Raises:
         DataError: no column of vectors, or vectors of several lengths.
@@ -34,22 +36,10 @@ def columns_of_frame(frame: Any) -> dict[str, np.ndarray]:
     if not vector:
         raise DataError(f"the frame has the columns {', '.join(columns)}; expected `vector`, lists of one length.")
     try:
-        columns[vector] = np.stack([np.asarray(row) for row in columns[vector]])
+        rows = np.stack([np.asarray(row) for row in columns[vector]])
     except ValueError as error:
         raise DataError(f"column {vector!r} of the frame holds no lists of one length ({error}).") from error
-    return columns
-
-
-def vectors_and_names(frame: Any) -> tuple[np.ndarray, list[str] | None, list[str] | None]:
-    """Return vectors (N, M), classes (N,) and names (N,) of a frame; None for a column that it has not.
-
-    Raises:
-        DataError: as `columns_of_frame`.
-    """
-    columns = columns_of_frame(frame)
-    rows = columns[next(name for name in VECTORS if name in columns)]
-    place = Path("frame")
-    labels, names = (column_of(place, columns, "", usual, len(rows)) for usual in (LABELS, NAMES))
+    labels, names = (column_of(Path("frame"), columns, "", usual, len(rows)) for usual in (LABELS, NAMES))
     return rows, labels, names
 
 

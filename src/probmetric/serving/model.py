@@ -7,7 +7,7 @@ import functools
 import json
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -41,22 +41,6 @@ from probmetric.uncertainty import DirectionalBatch, Predictor, create_uncertain
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Reference:
-    """What the run's validation images look like to the model.
-
-    Attributes:
-        uncertainty: of each, sorted (V,).
-    """
-
-    uncertainty: np.ndarray
-
-    def doubt(self, uncertainty: np.ndarray) -> np.ndarray:
-        """Return the share (N,) of the validation images surer than each of `uncertainty` (N,); ties count half."""
-        sides = [np.searchsorted(self.uncertainty, uncertainty, side=side) for side in ("left", "right")]
-        return np.add(*sides) / (2 * len(self.uncertainty))
-
-
 class Embedded(NamedTuple):
     """Embeddings of the images that could be read.
 
@@ -81,6 +65,7 @@ class Model:
         record: all that is known of it.
         classes: the training classes, in the order of `probabilities`.
         digest: SHA-256 of all that decides its embeddings.
+        reference: uncertainty of each of the run's validation images, sorted (V,); None where it had none.
     """
 
     def __init__(self, parts: Parts, predictor: Predictor, eye: Eye) -> None:
@@ -244,7 +229,7 @@ class Model:
         listed = sequence_of(images, self.eye.ndim)
         embedded = self.embedded(listed)
         record = {"mean": embedded.batch.mean.numpy(), "uncertainty": embedded.batch.uncertainty.numpy()}
-        doubt = None if self.reference is None else self.reference.doubt(record["uncertainty"])
+        doubt = None if self.reference is None else _surer(self.reference, record["uncertainty"])
         names = [named(image, number) for number, image in enumerate(listed)]
         return gallery.answers(Queries(names, record, embedded.looks, doubt), k, wanted)
 
@@ -370,8 +355,14 @@ def _wrapped(name: str, member: Member, network: nn.Module | None) -> Encoder | 
     return wrapped(network, member.network.width, member.settings.dim if member.network.head else None)
 
 
-def _reference(parts: Parts) -> Reference | None:
-    """Return the uncertainties of the run's validation images; None where it had none."""
+def _surer(reference: np.ndarray, uncertainty: np.ndarray) -> np.ndarray:
+    """Return the share (N,) of `reference` (V,), sorted, below each uncertainty (N,); ties count half."""
+    sides = [np.searchsorted(reference, uncertainty, side=side) for side in ("left", "right")]
+    return np.add(*sides) / (2 * len(reference))
+
+
+def _reference(parts: Parts) -> np.ndarray | None:
+    """Return the uncertainties of the run's validation images, sorted (V,); None where it had none."""
     uncertainty = parts.tensors[REFERENCE].get("uncertainty")
     kinds = ("torch.float32", "torch.float64")
     sound = uncertainty is not None and uncertainty.ndim == 1 and str(uncertainty.dtype) in kinds
@@ -383,4 +374,4 @@ def _reference(parts: Parts) -> Reference | None:
         raise FileError(f"{REFERENCE} of {parts.record.name} holds no embeddings of test images; {BROKEN}.")
     if uncertainty is None or not sound or not bool(uncertainty.isfinite().all()):
         raise FileError(f"{REFERENCE} of {parts.record.name} holds no uncertainties; {BROKEN}.")
-    return Reference(np.sort(uncertainty.numpy())) if len(uncertainty) else None
+    return np.sort(uncertainty.numpy()) if len(uncertainty) else None

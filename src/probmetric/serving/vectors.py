@@ -47,6 +47,8 @@ FAISS = (".faiss", ".index")
 FILES = (".parquet", ".npz", ".npy", ".safetensors", *FAISS)
 SIMILARITIES, SCORES, INDICES, QUERY_LABELS = "similarities", "scores", "indices", ("query_labels", "query_label")
 HELD_OUT = 3  # one group of so many calibrates
+_VECTORS = {"labels": LABELS, "names": NAMES, "splits": ("split",), "groups": ()}
+_QUERIES = {"labels": QUERY_LABELS, "names": ("query_path",), "splits": ("split",), "groups": ()}
 GALLERY_SPLITS, QUERY_SPLITS = ("gallery", "reference", "index"), ("calibration", "query", "queries", "probe")
 
 
@@ -148,7 +150,12 @@ def read_vectors(file: Path, *, label: str = "", group: str = "") -> Vectors:
     if not is_vectors(file) or not present(file):
         raise DataError(f"{file} is no file of vectors; expected {', '.join(FILES)}.")
     columns = _of_faiss(file) if file.suffix.lower() in FAISS else arrays_of(file)
-    return vectors_of(columns, file, label=label, group=group)
+    if SIMILARITIES in columns or SCORES in columns:
+        return _hits_of(columns, file, label=label, group=group)
+    vector = next((name for name in VECTORS if name in columns), "")
+    if not vector or columns[vector].ndim != 2:
+        raise DataError(f"{file} holds {', '.join(columns)}; expected a column `vector` of lists of one length.")
+    return _described(file, columns[vector], columns, {"labels": label, "groups": group}, _VECTORS)
 
 
 def example_vectors() -> tuple[np.ndarray, np.ndarray]:
@@ -161,32 +168,34 @@ def example_vectors() -> tuple[np.ndarray, np.ndarray]:
     return letters.rows.astype(np.float32), np.array(letters.labels)
 
 
-def vectors_of(
-    columns: Mapping[str, np.ndarray], file: Path = Path("frame"), *, label: str = "", group: str = ""
+def _described(
+    file: Path,
+    rows: np.ndarray,
+    columns: Mapping[str, np.ndarray],
+    wanted: Mapping[str, str],
+    usual: Mapping[str, Sequence[str]],
+    called: str = "",
 ) -> Vectors:
-    """Return the vectors in some columns, name -> (N, ...); `file` is what messages call them, the rest as above.
+    """Return rows with what columns say of them.
 
-    Raises:
-        DataError: a column is missing or has another length.
+    Args:
+        file: where they were read.
+        rows: (N, ...).
+        columns: name -> values (N,), or others that are not asked for.
+        wanted: attribute of `Vectors` -> column that must be there; "" for any of the usual ones.
+        usual: attribute -> what its column is usually called.
+        called: what stands before the number of a row without a name, by default the file's.
     """
-    if SIMILARITIES in columns or SCORES in columns:
-        return _hits_of(columns, file, label=label, group=group)
-    vector = next((name for name in VECTORS if name in columns), "")
-    if not vector or columns[vector].ndim != 2:
-        raise DataError(f"{file} holds {', '.join(columns)}; expected a column `vector` of lists of one length.")
-    rows = columns[vector]
-    labels = column_of(file, columns, label, LABELS, len(rows))
-    names = column_of(file, columns, "", NAMES, len(rows))
-    splits = column_of(file, columns, "", ("split",), len(rows))
-    groups = column_of(file, columns, group, (), len(rows)) if group else None
+    count = len(rows)
+    said = {what: column_of(file, columns, wanted.get(what, ""), names, count) for what, names in usual.items()}
     return Vectors(
         file,
         rows,
-        labels or [""] * len(rows),
-        names or [f"{file.stem}/{row}" for row in range(len(rows))],
-        splits or [""] * len(rows),
-        None if groups is None else np.array(groups),
-        tuple(columns),
+        labels=said["labels"] or [""] * count,
+        names=said["names"] or [f"{called or f'{file.stem}/'}{row}" for row in range(count)],
+        splits=said.get("splits") or [""] * count,
+        groups=np.array(said["groups"]) if wanted.get("groups") else None,
+        columns=tuple(columns),
     )
 
 
@@ -201,26 +210,13 @@ def _hits_of(columns: Mapping[str, np.ndarray], file: Path, *, label: str, group
     listing = file.with_suffix(".csv")
     if file.suffix == ".parquet" and listing.is_file():
         columns = {**columns, **columns_of(listing)}
-    name = label or next((name for name in LABELS if name in columns), "")
-    count, asked = len(columns[name]) if name in columns else 0, len(rows)
-    labels, names = column_of(file, columns, name, (), count), column_of(file, columns, "", NAMES, count)
-    queries, called = (column_of(file, columns, "", each, asked) for each in (QUERY_LABELS, ("query_path",)))
-    splits = column_of(file, columns, "", ("split",), asked)
-    groups = column_of(file, columns, group, (), asked) if group else None
-    hits = Vectors(
-        file,
-        rows,
-        queries or [""] * asked,
-        called or [f"query {row}" for row in range(asked)],
-        splits or [""] * asked,
-        None if groups is None else np.array(groups),
-        tuple(columns),
-    )
-    if splits:
+    hits = _described(file, rows, columns, {"groups": group}, _QUERIES, "query ")
+    if any(hits.splits):
         hits = hits.of(QUERY_SPLITS)
-    depth = rows.shape[1] if rows.ndim == 3 else 0
-    nothing, called = np.empty((count, 0), dtype=np.float32), [f"{file.stem}/{row}" for row in range(count)]
-    return Vectors(file, nothing, labels or [], names or called, [""] * count, None, tuple(columns), hits, depth)
+    label = label or next((name for name in LABELS if name in columns), "")
+    nothing = np.empty((len(columns.get(label, ())), 0), dtype=np.float32)
+    gallery = _described(file, nothing, columns, {"labels": label}, {"labels": (), "names": NAMES})
+    return replace(gallery, hits=hits, depth=rows.shape[1] if rows.ndim == 3 else 0)
 
 
 def _of_faiss(file: Path) -> dict[str, np.ndarray]:

@@ -25,7 +25,7 @@ from probmetric.metrics import arrays
 from probmetric.trust.answers import Answers, among_others, asked_in, some_among_others
 from probmetric.trust.certificates import Certificate, CertificateError, certify
 from probmetric.trust.copies import copies_of, distinct, same_picture
-from probmetric.trust.p_right import PRight, fit_p_right
+from probmetric.trust.p_right import PRight
 from probmetric.trust.tolerance import one_of_each
 
 log = logging.getLogger(__name__)
@@ -41,24 +41,6 @@ TURNS = 3  # searches for copies of copies
 BLOCK_ROWS = 16_384
 NEARER = 0.1  # of queries that find themselves: 1 - cosine of the first beside that of the second; of photographs .94
 SAME = 1e-5  # largest difference of the coordinates of one image, embedded in different batches
-
-
-def deployed_p_right(gallery: Record, labels: Any) -> PRight:
-    """Fit the map from free scores to P(right) to each gallery image asked among the others.
-
-    Args:
-        gallery: record of the gallery's images: mean (N,M), uncertainty (N,).
-        labels: (N,) their classes, from 0 up.
-
-    Raises:
-        CertificateError: too few images, one class, or no two images of a class.
-    """
-    answers = _left_out(gallery, labels)
-    if not answers.mixed:
-        raise CertificateError(
-            "asked among the others, the gallery's images are all right or all wrong: P(right) needs some of either."
-        )
-    return fit_p_right(answers.free, answers.right)
 
 
 def certify_record(
