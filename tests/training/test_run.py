@@ -17,7 +17,7 @@ from probmetric.config import EncoderSettings
 from probmetric.data import DataError, load_columns
 from probmetric.data.choosing import Role, open_for_choosing
 from probmetric.data.views.photos import Photos
-from probmetric.io import FileError, read_tensors, read_yaml, sha256_file, try_lock, write_tensors
+from probmetric.io import FileError, alone, read_tensors, read_yaml, sha256_file, write_tensors
 from probmetric.losses._base import Loss
 from probmetric.models import create_encoder
 from probmetric.retrieval import retrieval_metrics
@@ -273,11 +273,14 @@ def test_training_separates_digits(digits: Path, tmp_path: Path) -> None:
 
 
 def test_a_second_process_is_turned_away(digits: Path, tmp_path: Path) -> None:
-    (tmp_path / "run" / "state").mkdir(parents=True)
-    with try_lock(tmp_path / "run" / "state" / "lock") as held:
-        assert held
-        with pytest.raises(FileError, match=r"another process is training this run.*lock"):
-            train(quick_settings(), digits, tmp_path / "run")
+    with (
+        alone(tmp_path / "run" / "state"),
+        pytest.raises(FileError, match=r"another process is training this run.*last checkpoint.*\.state\.lock.*wait"),
+    ):
+        train(quick_settings(), digits, tmp_path / "run")
+    train(quick_settings(), digits, tmp_path / "run")
+    assert not (tmp_path / "run" / "state").exists()
+    assert not list((tmp_path / "run").glob(".*.lock"))
 
 
 def test_unwritable_results_stop_before_training(digits: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from probmetric.config import ConfigError, EncoderSettings
 from probmetric.data.choosing import Use
 from probmetric.data.images import Eye, ImageSource, batches
 from probmetric.data.views._base import RawTensors
-from probmetric.io import FileError, digest_of, read_tensors, sha256_file, tensors_digest, try_lock, write_tensors
+from probmetric.io import FileError, alone, digest_of, read_tensors, sha256_file, tensors_digest, write_tensors
 from probmetric.models import Encoder
 from probmetric.models._wrapped import HeadOnly, drops, input_of, rest_of
 from probmetric.training.data import TrainingData, TrainingImages
@@ -76,15 +76,15 @@ class FeatureStore:
         """
         rows = digest_of([images_digest, tensors_digest({"rows": np.asarray(source.index)})])[:24]
         file = self.folder / f"{rows}.safetensors"
-        while (features := _read(file)) is None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with try_lock(self.folder / f"{rows}.lock") as held:
-                if held and _read(file) is None:
-                    computed = self._computed(source, device)
-                    write_tensors(file, {"features": computed.rows}, {"seconds": str(computed.seconds)})
-            if not held:
-                time.sleep(0.2)
-        return features
+        features = _read(file)
+        if features is not None:
+            return features
+        with alone(file, "computes the same features"):
+            features = _read(file)
+            if features is None:
+                features = self._computed(source, device)
+                write_tensors(file, {"features": features.rows}, {"seconds": str(features.seconds)})
+            return features
 
     def _computed(self, source: ImageSource, device: torch.device) -> Features:
         started = time.perf_counter()

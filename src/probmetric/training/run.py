@@ -1,7 +1,7 @@
 """Training as a step of the workflow: settings and a prepared dataset in, a run folder out.
 
     run folder      selected and last weights, history, record (`probmetric.runs.folder`)
-    state folder    checkpoints and a lock; removed when the run is finished
+    state folder    checkpoints, and a lock beside it; removed when the run is finished
 
 Outputs appear whole or not at all, and only when training is finished.
 """
@@ -20,7 +20,7 @@ import torch
 
 from probmetric.config import EncoderSettings, Training
 from probmetric.data.choosing import Role
-from probmetric.io import FileError, atomic_path, digest_of, try_lock
+from probmetric.io import alone, atomic_path, digest_of
 from probmetric.models import Encoder
 from probmetric.runs.folder import RunFolder
 from probmetric.training.assemble import Weights, assemble, weights_of
@@ -92,7 +92,7 @@ def train_run(
     writes = Path(run_folder) if processes.first else None
     with contextlib.ExitStack() as held:
         if writes:
-            held.enter_context(_only_one(state))
+            held.enter_context(alone(state, "is training this run, which goes on from its last checkpoint", wait=False))
         device = held.enter_context(_workplace(settings.training, watching))
         if writes:
             _check_writable(writes)
@@ -240,25 +240,6 @@ def _identity(settings: EncoderSettings, data: TrainingData, encoder: Encoder, c
     facts: dict[str, Any] = {"data": data.digest, "pretrained": encoder.pretrained_digest, "torch": torch.__version__}
     facts["code"] = sorted(set(code.values()))
     return digest_of({"settings": decisive, **facts})
-
-
-@contextlib.contextmanager
-def _only_one(state_folder: Path) -> Iterator[None]:
-    """Keep a second process from training the same run at the same time."""
-    try:
-        state_folder.mkdir(parents=True, exist_ok=True)
-        lock = state_folder / "lock"
-        lock.touch()
-    except OSError as error:
-        raise FileError(f"cannot write {state_folder}: {error.strerror}; make the folder writable.") from error
-    with try_lock(lock) as held:
-        if not held:
-            raise FileError(
-                f"another process is training this run (it holds {lock}); wait for it to end, or stop it, and "
-                "run again: training goes on from its last checkpoint."
-            )
-        yield
-        lock.unlink(missing_ok=True)
 
 
 def _check_writable(folder: Path) -> None:
