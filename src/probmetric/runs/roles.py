@@ -51,7 +51,8 @@ class Asked:
             return {}
         searched = SearchOptions(gallery=rows[self.gallery], ignore=self.ignored)
         if self.positives is not None:
-            return retrieval_per_query(rows[self.queries], ks=ks, positives=self.positives, **searched, **options)
+            searched["positives"] = self.positives
+            return retrieval_per_query(rows[self.queries], ks=ks, **searched, **options)
         searched["gallery_labels"] = labels[self.gallery]
         return retrieval_per_query(rows[self.queries], labels[self.queries], ks=ks, **searched, **options)
 
