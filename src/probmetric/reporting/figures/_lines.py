@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from probmetric.reporting.figures import _style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import SubFigure
 
     from probmetric.reporting.experiment import ReportContext
 
@@ -120,21 +120,55 @@ def small_multiples(
         dots: title -> method -> a place on its line to be marked.
     """
     looks = _style.looks(context.variants)
-    plans = {title: _Block.of(context, curves) for title, curves in blocks.items()}
-    total = sum(plan.height for plan in plans.values())
-    figure = Figure(figsize=(_style.WIDTH, total))
-    top = total
-    for title, plan in plans.items():
-        figure.text(0.01, (top - 0.05) / total, title, va="top", fontsize=9, fontweight="bold")
-        axes = plan.axes(figure, top - _HEAD)
-        for axis, (variant, words) in zip(axes, plan.labels.items(), strict=True):
-            _panel(axis, blocks[title], variant, looks[variant])
+    names = {
+        title: {variant: textwrap.wrap(context.label(variant), _LETTERS) for variant in context.ordered(curves)}
+        for title, curves in blocks.items()
+    }
+    heights = [_height(methods) for methods in names.values()]
+    figure = Figure(figsize=(_style.WIDTH, sum(heights)))
+    parts = figure.subfigures(len(blocks), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for part, height, (title, curves) in zip(parts, heights, blocks.items(), strict=True):
+        part.text(0.01, 1 - 0.05 / height, title, va="top", fontsize=9, fontweight="bold")
+        axes = _panels(part, height, names[title])
+        for axis, (variant, words) in zip(axes, names[title].items(), strict=True):
+            _panel(axis, curves, variant, looks[variant])
             _mark(axis, (dots or {}).get(title, {}).get(variant), looks[variant])
             axis.set_title("\n".join(words), fontsize=_TYPE, fontweight="normal", pad=2)
             finish(axis)
-        top -= plan.height
-        _outer_labels(figure, axes, top / total, (top + plan.height / 2) / total)
+        part.text(0.5, 0.08 / height, axes[0].get_xlabel(), ha="center", fontsize=_TYPE + 0.5)
+        part.text(0.01, 0.5, axes[0].get_ylabel(), va="center", rotation=90, fontsize=_TYPE + 0.5)
+        for axis in axes:
+            axis.set(xlabel="", ylabel="")
     return figure
+
+
+def _above(names: Mapping[str, Sequence[str]]) -> float:
+    """Return inches above a panel for the label of its method, whose lines `names` has."""
+    return _LINE * max(map(len, names.values())) + 0.08
+
+
+def _height(names: Mapping[str, Sequence[str]]) -> float:
+    """Return inches of a block of panels."""
+    return _HEAD + _FOOT + math.ceil(len(names) / _COLUMNS) * (_above(names) + _PANEL)
+
+
+def _panels(part: SubFigure, height: float, names: Mapping[str, Sequence[str]]) -> list[Axes]:
+    """Make the panels of a block on common axes; numbers stand left of every row and below every column."""
+    above, side = _above(names), (_style.WIDTH - _LEFT - _GAP * _COLUMNS) / _COLUMNS
+    places = {
+        "left": _LEFT / _style.WIDTH,
+        "right": 1 - _GAP / _style.WIDTH,
+        "top": 1 - (_HEAD + above) / height,
+        "bottom": _FOOT / height,
+        "wspace": _GAP / side,
+        "hspace": above / _PANEL,
+    }
+    rows = math.ceil(len(names) / _COLUMNS)
+    grid = part.subplots(rows, _COLUMNS, sharex=True, sharey=True, squeeze=False, gridspec_kw=places)
+    axes = _style.trim([list(row) for row in grid], len(names))
+    for axis in axes[-_COLUMNS:]:
+        axis.tick_params(labelbottom=True, which="both")
+    return axes
 
 
 def _line(axis: Axes, curve: Sequence[np.ndarray], look: _style.Look, **options: Any) -> None:
@@ -150,42 +184,6 @@ def _mark(axis: Axes, place: tuple[float, float] | None, look: _style.Look) -> N
         axis.plot(*place, "o", color=look.colour, markersize=5, markeredgecolor="white", zorder=5)
 
 
-@dataclass(frozen=True)
-class _Block:
-    """Where the panels of one title stand: method -> its label in lines, in the order of the panels."""
-
-    labels: dict[str, list[str]]
-
-    @classmethod
-    def of(cls, context: ReportContext, curves: Mapping[str, Sequence[np.ndarray]]) -> _Block:
-        variants = context.ordered(curves)
-        return cls({variant: textwrap.wrap(context.label(variant), _LETTERS) for variant in variants})
-
-    @property
-    def above(self) -> list[float]:
-        """Room for the labels of every row, in inches."""
-        lines = [len(words) for words in self.labels.values()]
-        return [_LINE * max(lines[start : start + _COLUMNS]) + 0.08 for start in range(0, len(lines), _COLUMNS)]
-
-    @property
-    def height(self) -> float:
-        """Inches of the whole block."""
-        return _HEAD + sum(self.above) + _PANEL * len(self.above) + _FOOT
-
-    def axes(self, figure: Figure, top: float) -> list[Axes]:
-        """Panels row by row below `top` (inches), on common axes."""
-        width, height = figure.get_size_inches()
-        side = (width - _LEFT - _GAP * _COLUMNS) / _COLUMNS
-        axes: list[Axes] = []
-        for place in range(len(self.labels)):
-            row, column = divmod(place, _COLUMNS)
-            left, bottom = _LEFT + column * (side + _GAP), top - sum(self.above[: row + 1]) - (row + 1) * _PANEL
-            shared: dict[str, Any] = {"sharex": axes[0], "sharey": axes[0]} if axes else {}
-            rectangle = (left / width, bottom / height, side / width, _PANEL / height)
-            axes.append(figure.add_axes(rectangle, **shared))
-        return axes
-
-
 def _panel(axis: Axes, curves: Mapping[str, Sequence[np.ndarray]], variant: str, look: _style.Look) -> None:
     others = [np.column_stack(curve[:2]) for name, curve in curves.items() if name != variant]
     axis.add_collection(LineCollection(others, colors=_GREY, linewidths=0.5, zorder=1), autolim=False)
@@ -194,13 +192,3 @@ def _panel(axis: Axes, curves: Mapping[str, Sequence[np.ndarray]], variant: str,
     for name, ticks in (("x", axis.xaxis), ("y", axis.yaxis)):
         if ticks.get_scale() == "linear":
             axis.locator_params(name, nbins=3)
-
-
-def _outer_labels(figure: Figure, axes: Sequence[Axes], low: float, middle: float) -> None:
-    """Numbers left of every row and below every column; what they are, once for the block."""
-    figure.text(0.5, low + 0.08 / figure.get_figheight(), axes[0].get_xlabel(), ha="center", fontsize=_TYPE + 0.5)
-    figure.text(0.01, middle, axes[0].get_ylabel(), va="center", rotation=90, fontsize=_TYPE + 0.5)
-    for place, axis in enumerate(axes):
-        lowest, first = place + _COLUMNS >= len(axes), place % _COLUMNS == 0
-        axis.tick_params(labelbottom=lowest, labelleft=first, which="both")
-        axis.set(xlabel="", ylabel="")
