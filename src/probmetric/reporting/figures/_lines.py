@@ -46,7 +46,7 @@ def drawing(
         words: about the figure; its `alt` is followed by what is said of every panel.
         panels: what is drawn.
         axes: limits and labels of a panel, as `Axes.set` takes them; of a `SQUARE` one the diagonal is drawn.
-        say: title of a panel and its lines -> a clause for the text alternative.
+        say: title of a panel and its lines -> a clause for the text alternative, or "".
         options: of `line_panels`.
     """
     if not panels:
@@ -59,7 +59,7 @@ def drawing(
 
     figure = line_panels(context, panels, finish, **options)
     clauses = [say(title.replace("\n", " "), lines) for title, lines in panels.items()]
-    return words.drawing(figure, f"{words.alt}{'; '.join(clauses)}.")
+    return words.drawing(figure, f"{words.alt}{'; '.join(filter(None, clauses))}.")
 
 
 def largest(context: ReportContext, values: Mapping[str, float]) -> tuple[str, float]:

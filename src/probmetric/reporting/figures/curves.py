@@ -137,6 +137,7 @@ def severity(context: ReportContext) -> _style.Drawing:
         "rank of the method's own uncertainty, 0 surest and 1 least sure; it rises if it notices the distortion. Mean "
         "over seeds.",
         "no dataset of this experiment says how strongly its images were distorted.",
+        "Errors and uncertainty against the strength of distortions. ",
     )
     names = (name for run in context.runs for name in run.curves if name.startswith("severity/"))
     distortions = [name.removeprefix("severity/") for name in dict.fromkeys(names)]
@@ -147,8 +148,6 @@ def severity(context: ReportContext) -> _style.Drawing:
         for kind in SEVERITY
     }
     drawn = {variant for datasets in curves.values() for lines in datasets.values() for variant in lines}
-    if not drawn:
-        return words.nothing()
     together = {title for (name, _), datasets in curves.items() if name == DISTORTION for title in datasets}
     together = together if len(drawn) > _lines.FEW else set()
     panels = {
@@ -159,16 +158,14 @@ def severity(context: ReportContext) -> _style.Drawing:
         if name == DISTORTION or title not in together
     }
 
-    def axes(axis: Axes) -> None:
-        axis.set(xlabel="strength", ylabel="share")
+    def say(title: str, lines: Mapping[str, _data.Curve]) -> str:
+        where, _, question = title.rpartition(": ")
+        if question != SEVERITY["rank"]:
+            return ""
+        label, rise = _lines.largest(context, {variant: float(y[-1] - y[0]) for variant, (_, y) in lines.items()})
+        return f"{where}: the uncertainty of {label} rises most ({rise:+.2f} of all ranks)"
 
-    figure = _lines.line_panels(context, panels, axes, columns=2)
-    parts = []
-    for name in distortions:
-        for title, lines in curves[name, "rank"].items():
-            label, rise = _lines.largest(context, {variant: float(y[-1] - y[0]) for variant, (_, y) in lines.items()})
-            parts.append(f"{title}, {name}: the uncertainty of {label} rises most ({rise:+.2f} of all ranks)")
-    return words.drawing(figure, f"Errors and uncertainty against the strength of distortions. {'; '.join(parts)}.")
+    return _lines.drawing(context, words, panels, {"xlabel": "strength", "ylabel": "share"}, say, columns=2)
 
 
 def _severity_curve(name: str, kind: str, runs: Sequence[RunFolder]) -> _data.Curve | None:

@@ -12,7 +12,6 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +46,7 @@ _NOISE = _style.Words(
     "Robustness to label noise",
     "on clean test data after training with wrong labels: mean over seeds, band: 95 % t-interval.",
     "no method of this experiment was run at more than one noise rate.",
+    "Metric against label noise. ",
 )
 Points = dict[Any, list[float]]  # value of the option -> the metric over seeds
 Rates = dict[str, dict[str, dict[float, Cell]]]  # panel -> method -> rate of wrong labels -> mean
@@ -259,14 +259,17 @@ def _value(text: str) -> Any:
 def noise_robustness(context: ReportContext) -> _style.Drawing:
     """One panel per dataset and kind of noise; methods run at two rates or more."""
     metric = context.metrics[0]
-    lines = rates_of(context, metric)
-    if not lines:
-        return _NOISE.nothing()
-    panels = {title: _bands(methods) for title, methods in lines.items()}
-    finish = partial(_noise_axes, heading(metric))
-    figure = _lines.line_panels(context, panels, finish, columns=2, panel_height=2.6)
+    panels = {title: _bands(methods) for title, methods in rates_of(context, metric).items()}
+
+    def say(title: str, bands: dict[str, list[np.ndarray]]) -> str:
+        return "; ".join(
+            f"{title}, {context.label(variant)}: {mean[-1] - mean[0]:+.3f} from {rates[0]:g} % to {rates[-1]:g} % noise"
+            for variant, (rates, mean, _, _) in bands.items()
+        )
+
     words = replace(_NOISE, caption=f"{label(metric)} {_NOISE.caption}")
-    return words.drawing(figure, _noise_alt(context, lines))
+    axes = {"xlabel": "wrong training labels (%)", "ylabel": heading(metric), "xmargin": 0.04}
+    return _lines.drawing(context, words, panels, axes, say, columns=2, panel_height=2.6)
 
 
 def _bands(methods: dict[str, dict[float, Cell]]) -> dict[str, list[np.ndarray]]:
@@ -277,11 +280,6 @@ def _bands(methods: dict[str, dict[float, Cell]]) -> dict[str, list[np.ndarray]]
         half = np.array([cell.half_width or 0.0 for cell in rates.values()])
         bands[variant] = [100 * np.array(list(rates)), mean, mean - half, mean + half]
     return bands
-
-
-def _noise_axes(name: str, axis: Axes) -> None:
-    axis.set(xlabel="wrong training labels (%)", ylabel=name)
-    axis.margins(x=0.04)
 
 
 def rates_of(context: ReportContext, metric: str) -> Rates:
@@ -309,15 +307,3 @@ def _panel_title(dataset: str, noise: LabelNoise) -> str:
     """The dataset, and which labels are wrong unless they are any."""
     usual = noise.kind == "uniform" and not noise.seed
     return dataset if usual else f"{dataset}, {noise_words(noise)}"
-
-
-def _noise_alt(context: ReportContext, lines: Rates) -> str:
-    parts = []
-    for title, methods in lines.items():
-        for variant, rates in methods.items():
-            first, last = min(rates), max(rates)
-            change = rates[last].mean - rates[first].mean
-            parts.append(
-                f"{title}, {context.label(variant)}: {change:+.3f} from {100 * first:g} % to {100 * last:g} % noise"
-            )
-    return f"Metric against label noise. {'; '.join(parts)}."
