@@ -556,6 +556,9 @@ def test_a_margin_can_be_a_share_of_the_opponents_value(tmp_path, margin, verdic
         ({"margin_is": "part"}, "Allowed: difference, share"),
         ({"needs": ["clean"]}, "did you mean 'clean_labels'"),
         ({"quoted": ""}, "state the printed numbers it rests on"),
+        ({"margin": "small"}, "margin is 'small': Input should be a valid number"),
+        ({"method": ""}, "'method' is missing"),
+        ({"needs": 5}, "needs is 5: Input should be a valid tuple"),
     ],
 )
 def test_a_wrong_claim_is_refused_by_name(tmp_path, changes, message):

@@ -28,10 +28,12 @@ paper. Questions of our own have the source `ours` and are counted apart.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked
 
 from probmetric.io import FileError, read_yaml
 from probmetric.metrics import direction
@@ -40,6 +42,7 @@ from probmetric.registry import nearest
 FOLDER = Path(__file__).parent
 OURS = "ours"
 Kind = Literal["better", "not_worse", "robust", "exceeds"]
+MarginIs = Literal["difference", "share"]
 Verdict = Literal["holds", "holds in part", "does not hold", "undecided", "not testable here", "not run"]
 Need = Literal[
     "clean_labels",
@@ -53,14 +56,17 @@ Need = Literal[
 ]
 Names = tuple[str, ...]
 USUAL_NEEDS: tuple[Need, ...] = ("clean_labels", "converged", "tuned_or_published")
-_REQUIRED = ("id", "source", "statement", "metric", "method")
-_KEYS = (
-    *(*_REQUIRED, "against", "against_metric", "kind", "margin", "margin_is", "threshold", "better_is"),
-    *("as_printed", "needs", "printed", "quoted", "differs"),
-)
 
 
-@dataclass(frozen=True)
+def _alternatives(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+Text = Annotated[str, Field(min_length=1)]
+Alternatives = Annotated[tuple[Text, ...], BeforeValidator(_alternatives), Field(min_length=1)]
+
+
+@checked(frozen=True, config=ConfigDict(extra="forbid"))
 class Claim:
     """One checkable statement.
 
@@ -85,17 +91,17 @@ class Claim:
         differs: how our test is not the paper's, and why; empty where it is.
     """
 
-    id: str
-    source: str
-    statement: str
-    metric: str
-    method: Names
-    against: tuple[Names, ...] = ()
+    id: Text
+    source: Text
+    statement: Text
+    metric: Text
+    method: Alternatives
+    against: tuple[Alternatives, ...] = ()
     against_metric: str = ""
     as_printed: str = ""
     kind: Kind = "better"
     margin: float = 0.0
-    margin_is: Literal["difference", "share"] = "difference"
+    margin_is: MarginIs = "difference"
     threshold: float = 0.0
     better_is: Literal["higher", "lower"] = "higher"
     needs: tuple[Need, ...] = USUAL_NEEDS
@@ -179,50 +185,36 @@ def load_claims(folder: Path = FOLDER) -> list[Claim]:
     claims = []
     for path in sorted(folder.glob("*.yaml")):
         for entry in read_yaml(path) or []:
-            claims.append(_claim(entry, f"{path}, claim {entry.get('id', '?')!r}"))
+            name = entry.get("id", "?") if isinstance(entry, dict) else "?"
+            claims.append(_claim(entry, f"{path}, claim {name!r}"))
     return claims
 
 
-def _claim(entry: Mapping[str, Any], where: str) -> Claim:
-    _check(entry, where)
-    return Claim(
-        **{key: str(entry[key]) for key in ("id", "source", "statement", "metric")},
-        method=_alternatives(entry["method"]),
-        against=tuple(_alternatives(opponent) for opponent in entry.get("against", ())),
-        against_metric=str(entry.get("against_metric", "")),
-        as_printed=str(entry.get("as_printed", "")),
-        kind=entry.get("kind", "better"),
-        margin=float(entry.get("margin", 0.0)),
-        margin_is=entry.get("margin_is", "difference"),
-        threshold=float(entry.get("threshold", 0.0)),
-        better_is=_better_is(entry),
-        needs=tuple(entry.get("needs", USUAL_NEEDS)),
-        printed=tuple(map(str, entry.get("printed", ()))),
-        quoted=str(entry.get("quoted", "")),
-        differs=str(entry.get("differs", "")),
-    )
-
-
-def _check(entry: Mapping[str, Any], where: str) -> None:
-    named: list[tuple[str, Any, Names]] = [("unknown key", key, _KEYS) for key in entry]
-    named.append(("kind is", entry.get("kind", "better"), get_args(Kind)))
-    named.append(("margin_is is", entry.get("margin_is", "difference"), ("difference", "share")))
-    named += [("needs", need, get_args(Need)) for need in entry.get("needs", ())]
-    for text, value, allowed in named:
-        if value not in allowed:
-            raise FileError(f"{where}: {text} {value!r}: {nearest(str(value), allowed)}")
-    for key in (*_REQUIRED, *(() if entry.get("kind") == "exceeds" else ("against",))):
-        if not entry.get(key):
-            raise FileError(f"{where}: {key!r} is missing.")
-    if _better_is(entry) not in ("higher", "lower"):
-        raise FileError(f"{where}: state `better_is: higher` or `lower`; {entry['metric']!r} has no better direction.")
-    if str(entry["source"]) != OURS and not (entry.get("printed") or entry.get("quoted")):
+def _claim(entry: Any, where: str) -> Claim:
+    """Return the claim that an entry of a file states."""
+    if isinstance(entry, dict) and entry.get("metric"):
+        entry = {"better_is": direction(str(entry["metric"]))} | entry
+    try:
+        claim = TypeAdapter(Claim).validate_python(entry)
+    except ValidationError as error:
+        raise FileError(f"{where}: {_words(error.errors()[0])}") from None
+    if claim.kind != "exceeds" and not claim.against:
+        raise FileError(f"{where}: 'against' is missing.")
+    if not claim.ours and not claim.rests_on:
         raise FileError(f"{where}: state the printed numbers it rests on (`printed`), or quote the paper (`quoted`).")
+    return claim
 
 
-def _better_is(entry: Mapping[str, Any]) -> Any:
-    return entry.get("better_is", direction(entry["metric"]))
-
-
-def _alternatives(value: str | Sequence[str]) -> Names:
-    return (value,) if isinstance(value, str) else tuple(value)
+def _words(problem: Any) -> str:
+    """Say what is wrong with an entry."""
+    key, value = str(next(iter(problem["loc"]), "entry")), problem["input"]
+    if problem["type"] == "unexpected_keyword_argument":
+        return f"unknown key {key!r}: {nearest(key, [field.name for field in fields(Claim)])}"
+    if problem["type"] in ("missing", "string_too_short", "too_short"):
+        return f"{key!r} is missing."
+    if key == "better_is":
+        return "state `better_is: higher` or `lower`; the metric has no better direction."
+    if problem["type"] == "literal_error":
+        allowed = {"kind": Kind, "margin_is": MarginIs, "needs": Need}[key]
+        return f"{key} is {value!r}: {nearest(str(value), get_args(allowed))}"
+    return f"{key} is {value!r}: {problem['msg']}."
