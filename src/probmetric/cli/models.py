@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from probmetric.registry import load_plugins
 from probmetric.runs.names import RESULTS
 from probmetric.serving.gallery import Gallery
 from probmetric.serving.gallery_files import GALLERY, INDEX
-from probmetric.serving.search import as_csv, as_text
 from probmetric.serving.vectors import is_vectors
 
 log = logging.getLogger(__name__)
@@ -115,8 +113,7 @@ def search(options: argparse.Namespace) -> None:
         from probmetric.serving.why import explain
 
         explain(model, answers, options.explain)
-    said = as_csv(answers, groups).rstrip() if options.csv else as_text(answers)
-    print(said if options.csv and not sys.stdout.isatty() else harmless(said))  # a program gets the names as they are
+    vectors_command.tell(answers, groups, csv=options.csv)
 
 
 def certify(options: argparse.Namespace) -> None:

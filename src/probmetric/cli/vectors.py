@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from probmetric.io.folders import check_new_file
 from probmetric.serving.gallery import Gallery
 from probmetric.serving.gallery_files import INDEX
 from probmetric.serving.migration import migrate, write_migrated
-from probmetric.serving.search import as_csv, as_text
+from probmetric.serving.search import Answer, as_csv, as_text
 from probmetric.serving.vectors import (
     calibrating,
     example_vectors,
@@ -128,8 +129,13 @@ def search(options: argparse.Namespace) -> None:
         queries = read.hits or read
         groups += [] if queries.groups is None else [str(group) for group in queries.groups]
         answers += gallery.search(queries.rows, k=options.k, names=queries.names, **rules)
-    said = as_csv(answers, groups or None).rstrip() if options.csv else as_text(answers)
-    print(said if options.csv and not sys.stdout.isatty() else harmless(said))
+    tell(answers, groups or None, csv=options.csv)
+
+
+def tell(answers: Sequence[Answer], groups: Sequence[str] | None, *, csv: bool) -> None:
+    """Print answers for reading, or as CSV; a program gets the names as they are."""
+    said = as_csv(answers, groups).rstrip() if csv else as_text(answers)
+    print(said if csv and not sys.stdout.isatty() else harmless(said))
 
 
 def _searched(place: Path, options: argparse.Namespace) -> Gallery:

@@ -150,9 +150,8 @@ class Gallery:
             labels, paths = in_frame if labels is None else labels, named if paths is None else paths
         rows = directions(vectors)
         gallery, count = cls(), len(rows)
-        names = [f"image {number}" for number in range(count)] if paths is None else [str(path) for path in paths]
         classes = [""] * count if labels is None else [str(label) for label in labels]
-        gallery.take(rows, np.zeros(count, dtype=np.float32), names, classes)
+        gallery.take(rows, np.zeros(count, dtype=np.float32), _numbered(paths, count), classes)
         return gallery
 
     @classmethod
@@ -174,9 +173,9 @@ class Gallery:
         if 0 < depth < min(VOTES, len(labels)):
             log.warning("lists of %d: disagreement and entropy are of so few votes; %d are usual", depth, VOTES)
         gallery, count = IndexedGallery(Content.empty(f"{ELSEWHERE}{depth}")), len(labels)
-        names = [f"image {number}" for number in range(count)] if paths is None else [str(path) for path in paths]
         nothing = np.zeros((count, 0), dtype=np.float32)
-        gallery.take(nothing, np.zeros(count, dtype=np.float32), names, [str(label) for label in labels])
+        uncertainty = np.zeros(count, dtype=np.float32)
+        gallery.take(nothing, uncertainty, _numbered(paths, count), [str(label) for label in labels])
         return gallery
 
     @classmethod
@@ -835,6 +834,11 @@ def directions(vectors: Any, *, overwrite: bool = False) -> np.ndarray:
         raise ServingError(f"row {int(np.argmin(sound))} of the vectors is zero or not finite; leave it out.")
     rows /= length
     return rows
+
+
+def _numbered(paths: Sequence[str] | None, count: int) -> list[str]:
+    """Return the names of images, by default their numbers."""
+    return [f"image {number}" for number in range(count)] if paths is None else [str(path) for path in paths]
 
 
 def _as_many(groups: Sequence[Any] | np.ndarray, count: int) -> np.ndarray:

@@ -91,10 +91,9 @@ def line_panels(
     if len(variants) > FEW:
         return small_multiples(context, panels, finish, dots)
     looks = _style.looks(context.variants)
-    columns = min(columns, len(panels))
     labels = [context.label(variant) for variant in variants]
-    figure, axes = _style.grid(math.ceil(len(panels) / columns), columns, panel_height=panel_height, named=labels)
-    for axis, (title, curves) in zip(_style.trim(axes, len(panels)), panels.items(), strict=True):
+    figure, axes = _style.panels(len(panels), columns, panel_height=panel_height, named=labels)
+    for axis, (title, curves) in zip(axes, panels.items(), strict=True):
         for variant in variants:
             if variant in curves:
                 _line(axis, curves[variant], looks[variant])
@@ -165,7 +164,7 @@ def _panels(part: SubFigure, height: float, names: Mapping[str, Sequence[str]]) 
     }
     rows = math.ceil(len(names) / _COLUMNS)
     grid = part.subplots(rows, _COLUMNS, sharex=True, sharey=True, squeeze=False, gridspec_kw=places)
-    axes = _style.trim([list(row) for row in grid], len(names))
+    axes = _style.first(list(grid.flat), len(names))
     for axis in axes[-_COLUMNS:]:
         axis.tick_params(labelbottom=True, which="both")
     return axes

@@ -168,9 +168,15 @@ def cells(axes: list[list[Axes]]) -> list[Axes]:
     return [axis for row in axes for axis in row]
 
 
-def trim(axes: list[list[Axes]], used: int) -> list[Axes]:
-    """Remove the panels after the first `used` ones; return those kept."""
-    flat = cells(axes)
-    for axis in flat[used:]:
+def panels(count: int, columns: int, **options: Any) -> tuple[Figure, list[Axes]]:
+    """Make a figure of `count` panels, up to so many `columns` in a row; options as of `grid`."""
+    columns = min(columns, count)
+    figure, axes = grid(math.ceil(count / columns), columns, **options)
+    return figure, first(cells(axes), count)
+
+
+def first(axes: list[Axes], count: int) -> list[Axes]:
+    """Return the first `count` panels; the others are removed."""
+    for axis in axes[count:]:
         axis.remove()
-    return flat[:used]
+    return axes[:count]

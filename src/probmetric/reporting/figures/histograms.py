@@ -115,9 +115,8 @@ def _chances(panels: Mapping[str, Groups]) -> str:
 
 def _histograms(panels: Mapping[str, Groups], names: tuple[str, str], quantity: str) -> Figure:
     """One panel per title: shares of both groups with their medians; logarithmic where the values spread widely."""
-    columns = min(3, len(panels))
-    figure, axes = _style.grid(math.ceil(len(panels) / columns), columns, panel_height=1.75, named=names)
-    for axis, (title, groups) in zip(_style.trim(axes, len(panels)), panels.items(), strict=True):
+    figure, axes = _style.panels(len(panels), 3, panel_height=1.75, named=names)
+    for axis, (title, groups) in zip(axes, panels.items(), strict=True):
         _panel(axis, groups)
         axis.set_title(title, fontsize=7.5)
         axis.set(xlabel=quantity, yticks=[])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import matplotlib as mpl
@@ -41,8 +40,8 @@ def embedding_map(context: ReportContext) -> _style.Drawing:
     if not runs:
         return words.nothing()
     columns = min(2, len(runs))
-    figure, axes = _style.grid(-(-len(runs) // columns), columns, panel_height=3.6 if columns == 2 else 6.5)
-    for axis, (data, run) in zip(_style.trim(axes, len(runs)), runs.items(), strict=True):
+    figure, axes = _style.panels(len(runs), columns, panel_height=3.6 if columns == 2 else 6.5)
+    for axis, (data, run) in zip(axes, runs.items(), strict=True):
         test = run.tensors("test", "mean", "index", "label")
         rows = _some_rows(test["label"])
         _map(axis, project(test["mean"][rows]), album.tiles(data, test["index"][rows]), _SIZE * columns)
@@ -99,11 +98,9 @@ def sphere(context: ReportContext) -> _style.Drawing:
     runs = {place: run for place, run in runs.items() if run.tensors("test", "mean")["mean"].shape[1] == 3}
     if not runs:
         return words.nothing()
-    columns = min(_SPHERE_COLUMNS, len(runs))
-    rows = math.ceil(len(runs) / columns)
-    figure, axes = _style.grid(rows, columns, panel_height=2.6, subplot_kw={"projection": "3d"})
+    figure, axes = _style.panels(len(runs), _SPHERE_COLUMNS, panel_height=2.6, subplot_kw={"projection": "3d"})
     parts = []
-    for axis, ((data, variant), run) in zip(_style.trim(axes, len(runs)), runs.items(), strict=True):
+    for axis, ((data, variant), run) in zip(axes, runs.items(), strict=True):
         points, labels = _raw_embeddings(run)
         _scatter(axis, points, labels)  # type: ignore[arg-type]
         axis.set_title(f"{group_title(data)}\n{context.label(variant)}", fontsize=7.5)

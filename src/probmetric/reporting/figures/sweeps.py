@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -64,15 +63,12 @@ def option_sweep(context: ReportContext) -> _style.Drawing:
     most = max(len(sweep.lines) for sweep in sweeps.values())
     columns = min(_COLUMNS, most) if most > 1 else min(2, len(panels))
     height = 2.5 if columns < 3 else 2.1
-    figure, axes = _style.grid(
-        math.ceil(len(panels) / columns), columns, panel_height=height, named=list(map(context.label, names))
-    )
+    figure, axes = _style.panels(len(panels), columns, panel_height=height, named=list(map(context.label, names)))
     metrics = dict.fromkeys(sweep.metric for sweep in sweeps.values())
-    first_column = [row[0] for row in axes]
-    for axis, (data, option) in zip(_style.trim(axes, len(panels)), panels, strict=True):
+    for number, (axis, (data, option)) in enumerate(zip(axes, panels, strict=True)):
         _panel(axis, sweeps[data].lines[option], sweeps[data].aside, looks)
         axis.set_title(group_title(data), fontsize=8)
-        if axis in first_column or len(metrics) > 1:
+        if number % columns == 0 or len(metrics) > 1:
             axis.set_ylabel(f"{label(sweeps[data].metric)} {arrow(sweeps[data].metric)}".strip())
         axis.set_xlabel("\n= ".join(map(option_words, option.split(TOGETHER))))
     _style.method_legend(figure, context, names, looks)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from probmetric.io import FileError
+from probmetric.io import FileError, read_csv
 from probmetric.metrics import heading
 from probmetric.reporting.words import group_title
 from probmetric.runs.names import data_name
@@ -120,12 +119,11 @@ def load_published(folder: Path = FOLDER) -> list[PublishedNumber]:
 
 
 def _load(path: Path) -> Iterable[PublishedNumber]:
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        if tuple(reader.fieldnames or ()) != COLUMNS:
-            raise FileError(f"{path}: expected the columns {', '.join(COLUMNS)}.")
-        for line, row in enumerate(reader, start=2):
-            yield _number(row, f"{path}, line {line}")
+    columns, rows = read_csv(path, "restore it from the package")
+    if tuple(columns) != COLUMNS:
+        raise FileError(f"{path}: expected the columns {', '.join(COLUMNS)}.")
+    for line, row in enumerate(rows, start=2):
+        yield _number(row, f"{path}, line {line}")
 
 
 def _number(row: dict[str, str], where: str) -> PublishedNumber:
