@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 import numpy as np
@@ -226,3 +227,23 @@ def test_a_gallery_reads_folders_as_datasets_do(tmp_path, caplog):
         items = loose_images(tmp_path / "photos")
     assert set(items.class_names) == set(CLASSES)
     assert len(items.images) == 26, "also what cannot be read, which embedding then names"
+
+
+def test_a_file_under_two_classes_is_named(tmp_path, caplog):
+    from probmetric.data.loose import loose_images
+
+    root = pictures(tmp_path / "photos")
+    os.link(root / "cat/1.png", root / "dog/hard.png")  # another file, as far as paths say
+    loose_images(root)
+    assert not caplog.messages
+    (root / "dog/soft.png").symlink_to(root / "cat/0.png")
+    loose_images(root)
+    (message,) = caplog.messages
+    assert message.startswith("1 file(s) are listed under two classes, such as ")
+    assert "dog/soft.png ('cat' and 'dog'): the last one counts; remove the other" in message
+    caplog.clear()
+    same = [str(root / "cat/0.png"), f"{root}/./cat/0.png"]
+    loose_images(same, class_names=["cat", "cat"])
+    assert not caplog.messages
+    loose_images(same, class_names=["cat", "tiger"])
+    assert "('cat' and 'tiger')" in caplog.text

@@ -123,6 +123,8 @@ def loose_images(
     """
     source = _source(images)
     names = [unicodedata.normalize("NFC", name) for name in class_names or source.class_names]
+    if class_names and isinstance(source.images, list):
+        _warn_of_contradictions(source.images, names)
     chosen = LooseImages(source.images, paths or source.paths, names)
     for what, listed in (("paths", chosen.paths), ("class_names", chosen.class_names)):
         if len(listed) != len(chosen):
@@ -172,7 +174,22 @@ def in_folders(places: Sequence[Path], *, follow_links: bool = False) -> LooseIm
             log.warning("left out: %d link(s) that " + why, left, place, example)
         files += [place / image.path for image in folder.images]
         classes += [_storable(image.class_name) for image in folder.images]
+    _warn_of_contradictions(files, classes)
     return LooseImages(files, [_storable(str(file)) for file in files], classes)
+
+
+def _warn_of_contradictions(images: Sequence[Any], class_names: Sequence[str]) -> None:
+    """Warn where one file, by links or another spelling of its path, is listed under two classes."""
+    first: dict[str, str] = {}
+    again = []
+    for image, name in zip(images, class_names, strict=False):
+        if isinstance(image, str | os.PathLike) and "\0" not in str(image):
+            before = first.setdefault(os.path.realpath(image), name)
+            if before != name:
+                again.append((image, before, name))
+    if again:
+        what = "%d file(s) are listed under two classes, such as %s (%r and %r): the last one counts; remove the other."
+        log.warning(what, len(again), *again[0])
 
 
 def _storable(name: str) -> str:
