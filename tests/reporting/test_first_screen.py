@@ -13,11 +13,10 @@ from fabricated_runs import Workspace, gathered, write_prepared, write_run
 from probmetric.data.manifest import read_table, values_of, write_manifest
 from probmetric.io import read_yaml, write_json, write_tensors, write_yaml
 from probmetric.metrics.statistics import Sample
-from probmetric.reporting.answers import answers
+from probmetric.reporting.answers import _lead, answers, gain_over, headlines
 from probmetric.reporting.certified import Promise
 from probmetric.reporting.figures import histograms, montages
 from probmetric.reporting.figures.montages import RIGHT, WRONG, Album
-from probmetric.reporting.headline import _lead, gain_over, headlines
 from probmetric.reporting.page import render
 from probmetric.reporting.questions import COLUMNS, browsers
 from probmetric.reporting.report import contents_of, write_page

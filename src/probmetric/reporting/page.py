@@ -29,11 +29,10 @@ from PIL import Image
 from probmetric.data.manifest import SUMMARY, read_summary
 from probmetric.io import FileError, check_readable, of_kind, present, read_json, read_text
 from probmetric.reporting import certified, questions, tables, uncertainty
-from probmetric.reporting.answers import answers
+from probmetric.reporting.answers import answers, headlines
 from probmetric.reporting.claims import Finding, board
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import STANDING
-from probmetric.reporting.headline import headlines
 from probmetric.reporting.published import comparing
 from probmetric.reporting.recommended import Candidate, recommended
 from probmetric.reporting.settings import HOW_TO_ADD_FROZEN, frozen_baselines, settings_of
