@@ -18,7 +18,8 @@ from serving_helpers import LAPLACE, PLAIN, resigned, undigested
 import probmetric
 from probmetric import cli
 from probmetric.errors import ProbMetricError
-from probmetric.serving.gallery_files import digest_of_content, write
+from probmetric.serving.content import digest_of_content
+from probmetric.serving.gallery_files import write
 
 
 @pytest.fixture(scope="module")

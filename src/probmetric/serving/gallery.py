@@ -12,10 +12,7 @@ changes it holds its lock: `save` while it writes, `changing` from the reading t
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
-import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,8 +29,9 @@ from probmetric.retrieval.match import Match, find_match
 from probmetric.retrieval.neighbours import search
 from probmetric.serving import gallery_files, gallery_trust, lists
 from probmetric.serving.canary import warn_if_moved
+from probmetric.serving.content import TRAINED, Content, digest_of_content, place_of, stacked_looks
 from probmetric.serving.frames import is_frame, vectors_and_names
-from probmetric.serving.gallery_files import GALLERY, INDEX, TRAINED, Content
+from probmetric.serving.gallery_files import GALLERY, INDEX
 from probmetric.serving.gallery_trust import VOTES, Calibration, Trust, fitting_certificate
 from probmetric.serving.looks import World, some
 from probmetric.serving.search import Answer, Queries, Rules, answers, withheld
@@ -42,7 +40,6 @@ from probmetric.trust.certificates import Certificate, CertificateError, class_i
 from probmetric.trust.copies import distinct
 from probmetric.trust.deployed import (
     ASKED,
-    SAME,
     calibration_answers,
     certify_record,
     check_held_out,
@@ -55,7 +52,6 @@ from probmetric.trust.scores import doubts
 if TYPE_CHECKING:
     import pyarrow as pa
 
-NUMBERED = re.compile(r"image \d+")  # what has no name is called so
 OnError = Literal["raise", "skip"]
 Classes: TypeAlias = "Sequence[Any] | np.ndarray | None"
 ELSEWHERE = "searched elsewhere, lists of "
@@ -252,7 +248,7 @@ class Gallery:
     def digest(self) -> str:
         """SHA-256 of model, embeddings and names: what a certificate for this gallery is about."""
         if not self._digest:
-            self._digest = gallery_files.digest_of_content(self._content)
+            self._digest = digest_of_content(self._content)
         return self._digest
 
     @property
@@ -332,7 +328,7 @@ class Gallery:
         items = images if isinstance(images, LooseImages) else loose_images(images, paths, class_names)
         embedded = model.embedded(items.images, on_error=on_error)
         self.problems = embedded.problems
-        places = [_place(image) for image in items.images] if isinstance(items.images, list) else [""] * len(items)
+        places = [place_of(image) for image in items.images] if isinstance(items.images, list) else [""] * len(items)
         kept = embedded.kept.tolist()
         if not len(self):
             self.canary = model.canary
@@ -352,7 +348,7 @@ class Gallery:
             log.info(
                 "%d of %d images are among those the model was trained on; they calibrate nothing", count, len(kept)
             )
-        self._join(content if paths is not None else self._named_apart(content))
+        self._set(self._content.joined(content if paths is not None else self._content.named_apart(content)))
         return len(kept)
 
     def take(
@@ -380,64 +376,8 @@ class Gallery:
             raise ServingError(f"{counts}; give one of each for every image.")
         seen = np.empty((len(mean), 0), dtype=np.float32) if looks is None else looks
         unknown = [""] * len(mean)
-        self._join(Content(self.model, mean, uncertainty, seen, list(paths), list(class_names), unknown, unknown))
-
-    def _named_apart(self, new: Content) -> Content:
-        """Return new images, without their names by the caller, none of which replaces another image by its name.
-
-        A file that is there already keeps its name. A name that another image has, which lies elsewhere and has
-        another embedding, is exchanged: a file is then called by its place, what has no file by the next number.
-        """
-        old, paths = self._content, list(new.paths)
-        names = {path: row for row, path in enumerate(old.paths)}
-        files = {file: row for row, file in enumerate(old.files) if file}
-        taken, number = {*old.paths, *new.paths}, len(old.paths)
-        for row, (path, place) in enumerate(zip(new.paths, new.files, strict=True)):
-            before = names.get(path)
-            if place and _digest(place) in files:
-                paths[row] = old.paths[files[_digest(place)]]
-            elif before is None or np.abs(old.mean[before] - new.mean[row]).max() <= SAME:
-                continue
-            elif place:
-                paths[row] = place
-            elif NUMBERED.fullmatch(path):
-                while (name := f"image {number}") in taken:
-                    number += 1
-                paths[row] = name
-                taken.add(name)
-        return replace(new, paths=paths)
-
-    def _join(self, new: Content) -> None:
-        """Add images; those whose name or file is there already are replaced, of those twice in `new` the last stays.
-
-        Raises:
-            ServingError: another number of dimensions, or a name twice.
-        """
-        if len(self) and new.mean.shape[1] != self.dim:
-            raise ServingError(f"embeddings of {new.mean.shape[1]} dimensions; the gallery has {self.dim}.")
-        new = replace(new, files=[place and _digest(place) for place in new.files])
-        last = {file: row for row, file in enumerate(new.files) if file}
-        if len(last) < sum(map(bool, new.files)):
-            new = new.where(np.array([last.get(file, row) == row for row, file in enumerate(new.files)], dtype=bool))
-        names, files = set(map(os.path.normpath, new.paths)), set(new.files) - {""}
-        if len(names) < len(new.paths):
-            raise ServingError(f"{len(new.paths)} images have {len(names)} different names; give each its own.")
-        old = self._content
-        there = zip(old.paths, old.files, strict=True)
-        kept = [os.path.normpath(path) not in names and file not in files for path, file in there]
-        old = old.where(np.array(kept, dtype=bool)) if not all(kept) else old
-        mean = new.mean.astype(np.float32, copy=False)
-        content = Content(
-            old.model,
-            np.concatenate([old.mean, mean]) if len(old.paths) else mean,
-            np.concatenate([old.uncertainty, new.uncertainty.astype(np.float32, copy=False)]),
-            _stacked_looks(old.looks, new.looks),
-            [*old.paths, *new.paths],
-            [*old.class_names, *new.class_names],
-            [*old.files, *new.files],
-            [*old.uses, *new.uses],
-        )
-        self._set(content)
+        new = Content(self.model, mean, uncertainty, seen, list(paths), list(class_names), unknown, unknown)
+        self._set(self._content.joined(new))
 
     def see(self, model: Embedder, images: Sequence[Any], count: int = 200) -> None:
         """Look at some of the newest images, which `take` added, so that strangers to them are recognised."""
@@ -449,7 +389,7 @@ class Gallery:
             looks[rows] = statistics
             before = self._content.looks[: len(self) - len(images)]
             trust = self._trust
-            self._set(replace(self._content, looks=_stacked_looks(before, looks)))
+            self._set(replace(self._content, looks=stacked_looks(before, looks)))
             self._trust = trust
 
     def remove(self, names: Iterable[str]) -> int:
@@ -458,16 +398,11 @@ class Gallery:
         Raises:
             ServingError: a name that is not there.
         """
-        chosen = {names} if isinstance(names, str) else set(names)
-        files = {file: path for file, path in zip(self._content.files, self.paths, strict=True) if file}
-        there = set(self.paths)
-        gone = {name if name in there else files.get(_digest(_place(name)), name) for name in chosen}
-        absent = sorted(gone - there)
-        if absent:
-            raise ServingError(f"{len(absent)} image(s) are not in the gallery, e.g. {', '.join(absent[:3])}.")
-        if gone:
-            self._set(self._content.where(np.array([path not in gone for path in self.paths], dtype=bool)))
-        return len(gone)
+        left = self._content.without([names] if isinstance(names, str) else names)
+        removed = len(self) - len(left.paths)
+        if removed:
+            self._set(left)
+        return removed
 
     # ---- what it answers -----------------------------------------------------------------------------------------
 
@@ -846,23 +781,3 @@ def _as_many(groups: Sequence[Any] | np.ndarray, count: int) -> np.ndarray:
     if len(groups) != count:
         raise CertificateError(f"{len(groups)} groups for {count} calibration images; give one each.")
     return np.asarray(groups)
-
-
-def _place(image: Any) -> str:
-    """Return where an image's file lies, whichever way its path is spelled; "" for what is no path."""
-    return os.path.realpath(image) if isinstance(image, str | os.PathLike) and "\0" not in str(image) else ""
-
-
-def _digest(place: str) -> str:
-    """Return what is stored of a place: a gallery that is handed on names no folder of its owner."""
-    return hashlib.sha256(os.fsencode(place)).hexdigest()
-
-
-def _stacked_looks(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Looks (n + m, L) of two sets of images (n, L) and (m, L); NaN for one that has none, or of another kind."""
-    width = before.shape[1] if len(before) and before.shape[1] else after.shape[1]
-    parts = [
-        part if part.shape[1] == width else np.full((len(part), width), np.nan, dtype=np.float32)
-        for part in (before, after)
-    ]
-    return np.concatenate(parts).astype(np.float32, copy=False)

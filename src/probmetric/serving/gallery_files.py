@@ -14,10 +14,9 @@ reader sees the old gallery or the new one, and reads gallery.json again where a
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from probmetric.io import (
     FileError,
     atomic_path,
     check_readable,
-    digest_of,
     present,
     read_json,
     read_tensors,
@@ -38,68 +36,15 @@ from probmetric.io import (
 )
 from probmetric.metrics.arrays import UNIT_TOLERANCE
 from probmetric.serving import canary as canary_images
+from probmetric.serving.content import Content, digest_of_content
 
 GALLERY, INDEX = "gallery", "gallery.json"
 AGAIN = "make the gallery again (`probmetric index`)"
 LARGEST_INDEX, LARGEST_DIM = 16 * 2**20, 2**20
 BLOCK_ROWS = 16_384
-TRAINED = "trained"
 _COLUMNS = {"path": "paths", "class_name": "class_names", "file": "files", "use": "uses"}
 _VECTORS = re.compile(r"vectors-(\d{1,12})\.safetensors")
 _IMAGES = re.compile(r"images-(\d{1,12})\.parquet")
-
-
-@dataclass(frozen=True)
-class Content:
-    """What a gallery holds.
-
-    Attributes:
-        model: digest of the model that embedded the images; "" where the vectors came without one.
-        mean: unit embeddings (N, M).
-        uncertainty: of every image (N,), higher = less sure.
-        looks: pixel statistics of every image (N, L), see `looks`; NaN where nobody saw its pixels.
-        paths: name of every image (N).
-        class_names: class of every image (N), "" where none is known.
-        files: digest of the place of every image's file (N), however its path is spelled; "" for what is no file.
-        uses: `TRAINED` for every image that the model was trained on, "" for the others (N).
-    """
-
-    model: str
-    mean: np.ndarray
-    uncertainty: np.ndarray
-    looks: np.ndarray
-    paths: list[str]
-    class_names: list[str]
-    files: list[str]
-    uses: list[str]
-
-    @classmethod
-    def empty(cls, model: str = "") -> Content:
-        """Return a content without images."""
-        none = np.empty((0, 0), dtype=np.float32)
-        return cls(model, none, none[:, :0].reshape(0), none, [], [], [], [])
-
-    def where(self, kept: np.ndarray) -> Content:
-        """Return the images that are `kept` (N,)."""
-        rows = np.flatnonzero(kept).tolist()
-        names = ([values[row] for row in rows] for values in (self.paths, self.class_names, self.files, self.uses))
-        return Content(self.model, self.mean[kept], self.uncertainty[kept], self.looks[kept], *names)
-
-    @property
-    def tensors(self) -> dict[str, np.ndarray]:
-        """The arrays by name, contiguous."""
-        arrays = {"mean": self.mean, "uncertainty": self.uncertainty, "looks": self.looks}
-        return {name: np.ascontiguousarray(array, dtype=np.float32) for name, array in arrays.items()}
-
-
-def digest_of_content(content: Content) -> str:
-    """Return the SHA-256 of model, names, classes and arrays: what a certificate for a gallery is about."""
-    shapes = [content.mean.shape, content.looks.shape]
-    names = digest_of([content.model, *shapes, content.paths, content.class_names, content.uses])
-    digest = hashlib.sha256(names.encode())
-    for array in content.tensors.values():
-        digest.update(array.data)
-    return digest.hexdigest()
 
 
 def read(folder: Path) -> tuple[Content, dict[str, Any]]:

@@ -35,8 +35,8 @@ from probmetric.registry import all_registries, load_plugins
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.names import RESULTS, RunKey
 from probmetric.serving.card import card
+from probmetric.serving.content import Content
 from probmetric.serving.gallery import Embedder, Gallery
-from probmetric.serving.gallery_files import Content
 from probmetric.serving.record import CARD, POSTERIOR, RECORD, REFERENCE, ModelRecord, Transform
 from probmetric.tracking import store
 from probmetric.training.data import training_view
