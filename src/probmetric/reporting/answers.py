@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -24,14 +24,12 @@ from probmetric.metrics.statistics import (
     shared_unit_variance,
 )
 from probmetric.reporting.certified import Promise
+from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures._data import by_group
+from probmetric.reporting.recommended import Candidate
 from probmetric.reporting.settings import frozen_baselines
 from probmetric.reporting.tables import groups, number
 from probmetric.reporting.words import listed
-
-if TYPE_CHECKING:
-    from probmetric.reporting.experiment import ReportContext
-    from probmetric.reporting.recommended import Candidate
 
 FLOOR_METHODS = ("raw_pixels", "untrained", "pixel_noise", "pixel_contrast")
 NAMED = 4

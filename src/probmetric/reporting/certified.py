@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from probmetric.io import content_digest, present
+from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.words import group_title
+from probmetric.runs.folder import RunFolder
 from probmetric.trust.certificates import Certificate
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from probmetric.reporting.experiment import ReportContext
-    from probmetric.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from probmetric.io import write_text
+from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures._data import by_group, mean_curve
 from probmetric.reporting.results import method_file_name
-
-if TYPE_CHECKING:
-    from probmetric.reporting.experiment import ReportContext
-    from probmetric.runs.folder import RunFolder
+from probmetric.runs.folder import RunFolder
 
 
 def write_plots(context: ReportContext, table: pd.DataFrame) -> list[Path]:

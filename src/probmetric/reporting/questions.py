@@ -14,30 +14,27 @@ import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from probmetric.data.manifest import read_table, values_of
 from probmetric.io import present
+from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures._data import best_runs, first_runs, nearest, sides
 from probmetric.reporting.figures.maps import project
 from probmetric.reporting.figures.montages import TILE, Album
+from probmetric.reporting.recommended import Candidate
 from probmetric.reporting.regions import drawn_matches
 from probmetric.reporting.words import group_title
+from probmetric.runs.folder import RunFolder
 from probmetric.runs.roles import Asked
 from probmetric.trust.copies import copy_groups
 from probmetric.trust.labels import suspect_labels
 from probmetric.trust.p_right import cross_fitted
 from probmetric.trust.scores import free_scores
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from probmetric.reporting.experiment import ReportContext
-    from probmetric.reporting.recommended import Candidate
-    from probmetric.runs.folder import RunFolder
 
 NEAREST, COLUMNS, QUALITY = 5, 24, 78
 MOST_QUESTIONS, MOST_PICTURES, LISTED, FIRST = 200, 900, 12, 3

@@ -9,20 +9,17 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.config import ConfigError
 from probmetric.metrics.statistics import mean_interval
+from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures._data import by_group
 from probmetric.reporting.settings import frozen_baselines
 from probmetric.retrieval.measures import retrieval_per_query
 from probmetric.runs.folder import RunFolder
-
-if TYPE_CHECKING:
-    from probmetric.reporting.experiment import ReportContext
 
 CONFIDENCE = 0.9
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from PIL import Image
 
+from probmetric.reporting.experiment import ReportContext
 from probmetric.runs.folder import RunFolder
-
-if TYPE_CHECKING:
-    from PIL import Image
-
-    from probmetric.reporting.experiment import ReportContext
 
 SIDE = 112
 LEAST = 64  # pixels: of a smaller image there are no regions worth a look, nor the seconds that PyTorch takes to load

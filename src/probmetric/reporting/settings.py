@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from probmetric.io import open_tensors, present
+from probmetric.reporting.experiment import ReportContext
 from probmetric.runs.folder import RunFolder, flatten
-
-if TYPE_CHECKING:
-    from probmetric.reporting.experiment import ReportContext
 
 HOW_TO_ADD_FROZEN = (
     "`frozen: {backbone: {name: timm, tag: tf_efficientnet_lite0, head: none}, pretrained: true, "

@@ -11,18 +11,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from probmetric.io import cell_text
 from probmetric.metrics import better, direction, heading
 from probmetric.reporting.comparison import Cell, compare, other_lengths
+from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.settings import frozen_baselines
 from probmetric.reporting.words import group_title, plus_minus
-
-if TYPE_CHECKING:
-    from probmetric.reporting.experiment import ReportContext
 
 NOT_RUN, NOT_MEASURED = "not run", "–"
 LEGEND = (

@@ -21,17 +21,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from probmetric.metrics import label
 from probmetric.reporting.answers import is_floor
 from probmetric.reporting.comparison import Cell, summarise
+from probmetric.reporting.experiment import ReportContext
+from probmetric.reporting.results import Series
 from probmetric.reporting.words import group_title
 from probmetric.trust.scores import free_scores, list_scores
-
-if TYPE_CHECKING:
-    from probmetric.reporting.experiment import ReportContext
-    from probmetric.reporting.results import Series
 
 Question = Literal["errors", "strangers", "probability", "difficulty"]
 Verdict = Literal["yes", "no", "undecided"]

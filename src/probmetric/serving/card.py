@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scipy.stats import binomtest
 
 from probmetric.serving.preprocessing import preprocess, preprocessing
-
-if TYPE_CHECKING:
-    from probmetric.serving.record import ModelRecord
+from probmetric.serving.record import ModelRecord
 
 SHOWN = {
     "retrieval/recall_at_1": "Recall@1",

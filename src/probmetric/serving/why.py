@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from probmetric.errors import ServingError
 from probmetric.io.folders import new_folder
 from probmetric.models._regions import draw_match
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from probmetric.serving.model import Model
-    from probmetric.serving.search import Answer
+from probmetric.serving.model import Model
+from probmetric.serving.search import Answer
 
 SIDE = 320
 WHAT = "explanations of matches"

@@ -10,18 +10,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from probmetric.io import write_text
 from probmetric.metrics import label
 from probmetric.reporting.claims import Claim, Finding, load_claims
+from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.tables import escape_markdown, markdown_table
 from probmetric.reporting.words import group_title, plus_minus
-
-if TYPE_CHECKING:
-    from probmetric.reporting.experiment import ReportContext
 
 LEGEND = (
     "Tested seed by seed: paired t-test, 5 % level, Holm-corrected over a claim's opponents; at least three seeds. "

@@ -19,19 +19,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from probmetric.data.manifest import SUMMARY, read_summary
 from probmetric.io import present
+from probmetric.reporting.claims import Claim, Names
 from probmetric.reporting.comparison import Overrides, but_for_length, overrides_of
+from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.results import late_gain
-from probmetric.runs.names import LabelNoise, split_data_name
-
-if TYPE_CHECKING:
-    from probmetric.reporting.claims import Claim, Names
-    from probmetric.reporting.experiment import ReportContext
-    from probmetric.runs.folder import RunFolder
-    from probmetric.runs.names import RunKey
+from probmetric.runs.folder import RunFolder
+from probmetric.runs.names import LabelNoise, RunKey, split_data_name
 
 PAPERS = ("nivmf", "nir", "vmf", "lam", "pfml")
 GAIN = 0.01

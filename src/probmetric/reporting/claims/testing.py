@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,11 +24,9 @@ from probmetric.metrics.statistics import (
 from probmetric.reporting.claims import Claim, Finding, Names, Verdict
 from probmetric.reporting.claims.preconditions import tuned_elsewhere, unmet
 from probmetric.reporting.comparison import Overrides, overrides_of, usual
+from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.results import AS_PUBLISHED, Series, plays
 from probmetric.runs.names import split_data_name
-
-if TYPE_CHECKING:
-    from probmetric.reporting.experiment import ReportContext
 
 POWERFUL = 2.8
 

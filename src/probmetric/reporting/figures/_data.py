@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from probmetric.data.manifest import MANIFEST, read_table, values_of
 from probmetric.io import present
 from probmetric.metrics import better
+from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.words import group_title
 from probmetric.retrieval import search
+from probmetric.runs.folder import RunFolder
 from probmetric.runs.roles import Asked, Roles
-
-if TYPE_CHECKING:
-    from probmetric.reporting.experiment import ReportContext
-    from probmetric.runs.folder import RunFolder
 
 Curve = tuple[np.ndarray, np.ndarray]
 Line = TypeVar("Line")

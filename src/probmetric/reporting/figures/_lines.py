@@ -5,19 +5,15 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 
+from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import _style
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import SubFigure
-
-    from probmetric.reporting.experiment import ReportContext
 
 FEW = 6  # methods that are told apart by colour and dash in one panel
 _COLUMNS = 6

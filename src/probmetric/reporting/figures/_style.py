@@ -7,16 +7,14 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from probmetric.reporting.experiment import ReportContext
+from probmetric.reporting.experiment import ReportContext
 
 WIDTH = 7.2
 DPI = 170

@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from probmetric.io import present
 from probmetric.metrics.selective import accuracy_by_coverage
 from probmetric.reporting.certified import certificate_of
+from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import _data, _lines, _style, register
+from probmetric.runs.folder import RunFolder
 from probmetric.trust.deployed import certified_doubt
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from probmetric.reporting.experiment import ReportContext
-    from probmetric.runs.folder import RunFolder
 
 DISTORTION = "distortion"
 SEVERITY = {"wrong": "errors", "unstated": "excess errors", "rank": "rank"}

@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
 
 from probmetric.metrics import direction, heading, label
 from probmetric.metrics.statistics import Sample
 from probmetric.reporting.comparison import summarise
+from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import _style, register
 from probmetric.reporting.words import group_title
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from probmetric.reporting.experiment import ReportContext
 
 _COLUMNS = (3, 4, 5)
 _LETTERS = 34

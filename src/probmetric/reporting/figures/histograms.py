@@ -5,20 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import _data, _style, register
 from probmetric.reporting.words import group_title, listed
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from probmetric.reporting.experiment import ReportContext
-    from probmetric.runs.folder import RunFolder
+from probmetric.runs.folder import RunFolder
 
 _MOST_BINS = 40
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
+from mpl_toolkits.mplot3d import Axes3D
 
+from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import _data, _style, register
 from probmetric.reporting.figures.montages import Album
 from probmetric.reporting.words import group_title, listed
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from mpl_toolkits.mplot3d import Axes3D
-
-    from probmetric.reporting.experiment import ReportContext
-    from probmetric.runs.folder import RunFolder
+from probmetric.runs.folder import RunFolder
 
 _POINTS, _CLASSES, _SIZE = 800, 40, 0.025
 _EXACT = 300  # rows: below, exact t-SNE is quicker, and needs no threads that wait for one another

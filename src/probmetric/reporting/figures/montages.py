@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.colors import to_rgb
@@ -16,13 +16,10 @@ from PIL import Image, ImageOps
 from probmetric.data.manifest import MANIFEST, read_summary
 from probmetric.io import present
 from probmetric.metrics import label
+from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import _data, _style, register
 from probmetric.reporting.words import group_title, listed
-from probmetric.runs.folder import Embeddings
-
-if TYPE_CHECKING:
-    from probmetric.reporting.experiment import ReportContext
-    from probmetric.runs.folder import RunFolder
+from probmetric.runs.folder import Embeddings, RunFolder
 
 TILE = 72
 _GAP, _FRAME = 4, 5

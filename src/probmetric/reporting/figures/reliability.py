@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import _data, _lines, _style, register
-
-if TYPE_CHECKING:
-    from probmetric.reporting.experiment import ReportContext
 
 
 @register("reliability")

@@ -12,23 +12,19 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from probmetric.metrics import arrow, direction, heading, label
 from probmetric.metrics.statistics import Sample
 from probmetric.reporting.comparison import Cell, summarise
+from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import _lines, _style, register
 from probmetric.reporting.words import group_title, noise_words, option_words
-from probmetric.runs.names import LabelNoise, override_items, split_data_name
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from probmetric.reporting.experiment import ReportContext
-    from probmetric.runs.folder import RunFolder
-    from probmetric.runs.names import RunKey
+from probmetric.runs.folder import RunFolder
+from probmetric.runs.names import LabelNoise, RunKey, override_items, split_data_name
 
 _COLUMNS = 4
 _DOTTED = (0, (1.2, 1.2))

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import _data, _lines, _style, register
 from probmetric.reporting.words import group_title
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from probmetric.reporting.experiment import ReportContext
-    from probmetric.runs.folder import RunFolder
+from probmetric.runs.folder import RunFolder
 
 COLUMNS = {"train_loss": "change of the loss", "val_metric": "validation metric"}
 _WORDS = _style.Words(

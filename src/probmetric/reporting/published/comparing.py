@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -22,13 +22,11 @@ from probmetric.data.manifest import SUMMARY, read_summary
 from probmetric.io import of_kind, present
 from probmetric.metrics.statistics import Sample
 from probmetric.reporting.comparison import Cell, summarise
+from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.published import PublishedNumber
 from probmetric.reporting.results import plays
 from probmetric.reporting.tables import escape_markdown, markdown_table
 from probmetric.runs.names import split_data_name, table_of
-
-if TYPE_CHECKING:
-    from probmetric.reporting.experiment import ReportContext
 
 LEGEND = (
     "First number: as the paper prints it, with its ±. Measured: our mean ± half-width of the 95 % t-interval over "
