@@ -22,7 +22,7 @@ from probmetric.registry import (
     registry_of,
     write_catalogue,
 )
-from probmetric.registry.options import Option, entry_of, option_of
+from probmetric.registry.options import Entry, entry_of, option_of
 
 
 @pytest.mark.parametrize("registry", list(all_registries()), ids=lambda registry: registry.kind)
@@ -212,7 +212,8 @@ def test_a_declared_range_is_part_of_the_entry():
     for annotation in (Annotated[float, mark] | None, Annotated[float | None, mark]):
         found = option_of("x", annotation)
         assert (found.types, found.range) == (("float", "None"), mark)
-    assert Option.of("x", json.loads(json.dumps(found.plain()))) == found
+    entry = Entry("mylab.circle", {"x": found})
+    assert Entry.of(json.loads(json.dumps(entry.plain()))) == entry
     for inside in (1e-9, 2):
         found.check("x", inside)
     for outside in (0, 2.1, -1):

@@ -14,6 +14,7 @@ catalogue; constructors trust their arguments.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 import typing
@@ -55,10 +56,10 @@ class Range:
         below: larger than any allowed number.
     """
 
-    above: float | str | None = None
-    low: float | str | None = None
-    high: float | str | None = None
-    below: float | str | None = None
+    above: int | float | str | None = None
+    low: int | float | str | None = None
+    high: int | float | str | None = None
+    below: int | float | str | None = None
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -132,7 +133,7 @@ class Option:
     """
 
     name: str
-    default: Any
+    default: Any = REQUIRED
     types: tuple[str, ...] = ()
     choices: tuple[Any, ...] = ()
     range: Range = ANY
@@ -178,27 +179,6 @@ class Option:
     def depends_on(self) -> set[str]:
         """Names of the options whose values decide what this one takes."""
         return {*self.range.options, *self.when}
-
-    def plain(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        values: dict[str, Any] = {} if self.default is REQUIRED else {"default": self.default}
-        values |= {"types": list(self.types)} if self.types else {}
-        values |= {"choices": list(self.choices)} if self.choices else {}
-        values |= {"when": {name: list(values) for name, values in self.when.items()}} if self.when else {}
-        bounds = {side: bound for side, bound in asdict(self.range).items() if bound is not None}
-        return values | ({"range": bounds} if bounds else {})
-
-    @classmethod
-    def of(cls, name: str, plain: Mapping[str, Any]) -> Option:
-        """Read it from JSON values."""
-        return cls(
-            name,
-            plain.get("default", REQUIRED),
-            tuple(plain.get("types", ())),
-            tuple(plain.get("choices", ())),
-            Range(**plain.get("range", {})),
-            {other: tuple(values) for other, values in plain.get("when", {}).items()},
-        )
 
 
 def check_options(where: str, options: Mapping[str, Option], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -257,14 +237,23 @@ class Entry:
 
     def plain(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        options = {name: option.plain() for name, option in self.options.items()}
+        exclude = {"__all__": {"name"}}
+        options = _as_json().dump_python(self.options, mode="json", exclude_defaults=True, exclude=exclude)
         return {"module": self.module, "doc": self.doc, "constants": self.constants, "options": options}
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Entry:
         """Read it from JSON values."""
-        options = {name: Option.of(name, values) for name, values in plain["options"].items()}
-        return cls(plain["module"], options, plain["constants"], plain["doc"])
+        options = {name: {"name": name} | values for name, values in plain["options"].items()}
+        return cls(plain["module"], _as_json().validate_python(options), plain["constants"], plain["doc"])
+
+
+@functools.cache
+def _as_json() -> Any:
+    """Return what writes options by name as JSON values, and reads them."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(dict[str, Option])
 
 
 def entry_of(component: Callable[..., Any], module: str, context: Iterable[str], constants: Iterable[str]) -> Entry:
