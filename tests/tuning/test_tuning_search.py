@@ -256,9 +256,10 @@ def test_the_plan_says_which_methods_were_tuned_and_what_they_are_versions_of(pa
     monkeypatch.chdir(tmp_path)
     planned = plan_experiment(params, "tuned-after")
     untuned = ("contrastive", "cosine", "laplace")
-    assert planned.tuned == {f"best-{method}": method for method in untuned}
-    assert planned.budgets == dict.fromkeys(planned.tuned, 2)
-    assert planned.tuned_on == dict.fromkeys(planned.tuned, "glyphs")
+    tuned = {f"best-{method}": method for method in untuned}
+    assert planned.searched == {
+        "budgets": dict.fromkeys(tuned, 2), "tuned": tuned, "tuned_on": dict.fromkeys(tuned, "glyphs"),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -90,9 +90,8 @@ class PlannedExperiment:
         encoders: by name, the runs that train encoders `runs` borrow or start from.
         substitution: set where the datasets were replaced.
         left_out: methods that cannot run on the substitute, and why.
-        budgets: training runs spent on choosing a method's settings, where any were.
-        tuned: method with settings a search chose -> the method whose settings they are.
-        tuned_on: method with settings a search chose -> the dataset it chose them on, where that is known.
+        searched: of methods with settings a search chose, where there are any: `budgets`, training runs spent on
+            choosing them; `tuned`, the method whose settings they are; `tuned_on`, the dataset, where that is known.
     """
 
     spec: Experiment
@@ -100,9 +99,7 @@ class PlannedExperiment:
     encoders: Mapping[str, Run]
     substitution: Substitution | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
-    budgets: Mapping[str, int] = field(default_factory=dict)
-    tuned: Mapping[str, str] = field(default_factory=dict)
-    tuned_on: Mapping[str, str] = field(default_factory=dict)
+    searched: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def plan_experiment(params: Params, name: str) -> PlannedExperiment:
@@ -120,21 +117,20 @@ def plan_experiment(params: Params, name: str) -> PlannedExperiment:
     substitution = Substitution.parse(name)
     source = load_experiment(table_of(name))
     methods = methods_with(params, {table_of(name): source})
-    if substitution is None:
-        source = with_selections(source, selections_of(name))
-        runs = [run for run in _expand(params, methods, source) if _selects(run)]
-        spec, encoders = _telling_absent(params, source, runs), _encoders(params, methods, runs)
-        return PlannedExperiment(spec, tuple(runs), encoders, **_searched(methods, runs))
-    spec = substitution.apply(params, source)
     left_out: dict[str, str] = {}
-    runs = _expand(params, methods, spec, left_out)
-    if not runs:
-        reasons = "; ".join(f"{method}: {reason}" for method, reason in left_out.items())
-        raise ConfigError(f"experiment {name}: nothing of it can run on {substitution.dataset}. {reasons}")
-    notes = " ".join(f"Left out: {method} ({reason})" for method, reason in left_out.items())
-    spec = _telling_absent(params, _described(spec, notes), runs)
-    encoders = _encoders(params, methods, runs)
-    return PlannedExperiment(spec, tuple(runs), encoders, substitution, left_out, **_searched(methods, runs))
+    if substitution is None:
+        spec = with_selections(source, selections_of(name))
+        runs = [run for run in _expand(params, methods, spec) if _selects(run)]
+    else:
+        spec = substitution.apply(params, source)
+        runs = _expand(params, methods, spec, left_out)
+        if not runs:
+            reasons = "; ".join(f"{method}: {reason}" for method, reason in left_out.items())
+            raise ConfigError(f"experiment {name}: nothing of it can run on {substitution.dataset}. {reasons}")
+        spec = _described(spec, " ".join(f"Left out: {method} ({reason})" for method, reason in left_out.items()))
+    spec = _telling_absent(params, spec, runs)
+    encoders, searched = _encoders(params, methods, runs), _searched(methods, runs)
+    return PlannedExperiment(spec, tuple(runs), encoders, substitution, left_out, searched)
 
 
 def _selects(run: Run) -> bool:
@@ -163,18 +159,13 @@ def _telling_absent(params: Params, spec: Experiment, runs: Iterable[Run]) -> Ex
     return _described(spec, " ".join(notes))
 
 
-def _searched(methods: Mapping[str, Method], runs: Iterable[Run]) -> dict[str, Any]:
-    """Return `budgets`, `tuned` and `tuned_on` of a planned experiment; those of its base count for a method too."""
+def _searched(methods: Mapping[str, Method], runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
+    """Return `searched` of a planned experiment; what was chosen for its base counts for a method too."""
     origins = {run.settings.method: methods[run.settings.base or run.settings.method] for run in runs}
     budgets = {method: origin.budget for method, origin in origins.items() if origin.budget}
     places = {method: origin.tuned_on for method, origin in origins.items() if origin.tuned_on}
-    return {"budgets": budgets, "tuned": _tuned(methods, budgets), "tuned_on": places}
-
-
-def _tuned(methods: Mapping[str, Method], budgets: Iterable[str]) -> dict[str, str]:
-    """Map each tuned method to the method it is a tuned version of, where there is one."""
-    sources = {name: _untuned(methods, name) for name in budgets}
-    return {name: origin for name, origin in sources.items() if origin}
+    tuned = {name: origin for name in budgets if (origin := _untuned(methods, name))}
+    return {"budgets": budgets, "tuned": tuned, "tuned_on": places} if budgets else {}
 
 
 def _untuned(methods: Mapping[str, Method], name: str) -> str:

@@ -130,10 +130,7 @@ class WorkflowPlan:
         report["prepared"] = self.params.data.prepared
         report["plan"] = self.plan_digest(experiment)
         report["committed"] = "" if planned.substitution else planned.spec.plan
-        if planned.budgets:
-            report["budgets"] = dict(planned.budgets)
-            report["tuned"] = dict(planned.tuned)
-            report["tuned_on"] = dict(planned.tuned_on)
+        report |= planned.searched
         if planned.substitution:
             report["substituted"] = planned.substitution.source
             report["left_out"] = dict(planned.left_out)
