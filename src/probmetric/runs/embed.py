@@ -99,14 +99,13 @@ class Embedder:
         chosen = run.settings.uncertainty
         if plain and len(run.encoders) == 1:
             chosen = RunSettings.model_fields["uncertainty"].default
-        posterior = None
-        if create_uncertainty(chosen.name, **chosen.options).fits:
+        uncertainty, posterior = create_uncertainty(chosen.name, **chosen.options), None
+        if uncertainty.fits:
             if which == "selected":
                 posterior = {name: tensor.to(device) for name, tensor in self.folder.posterior().items()}
             else:
                 posterior = fit_uncertainty(run.settings, made, device)
-        reads_images = create_uncertainty(chosen.name, **chosen.options).reads_images
-        parts = None if reads_images else shared(made.settings, made.encoder, self.eye, FEATURES)
+        parts = None if uncertainty.reads_images else shared(made.settings, made.encoder, self.eye, FEATURES)
         self.features = parts and parts.store
         if parts:
             made = made._replace(encoder=parts.rest.eval())

@@ -109,19 +109,16 @@ class ImageFacts:
         verify_digest(folder)
         optional = (*DISTORTIONS, "true_probability", *COLUMNS, *WALKS, "group")
         table, metadata = read_table(folder, ["split"], optional=optional)
-        strengths = {name: values_of(table, name) for name in DISTORTIONS if name in table.column_names}
-        places = Places.in_manifest(
-            {name: values_of(table, name) for name in {*COLUMNS, *WALKS} & {*table.column_names}}
-        )
-        sides = {name: values_of(table, name) for name in ("split", "role", "group") if name in table.column_names}
+        columns = {name: values_of(table, name) for name in table.column_names}
+        strengths = {name: columns[name] for name in DISTORTIONS if name in columns}
         pairs = np.array(metadata["pairs"], dtype=np.int64) if metadata.get("pairs") else None
-        exact = "true_probability" in table.column_names
+        places = Places.in_manifest(columns)
         return cls(
             distortions={name: values for name, values in strengths.items() if values.dtype.kind == "f"},
             pairs=None if pairs is None else Pairs(pairs[:, :2], pairs[:, 2].astype(bool)),
             places=places,
-            posterior=functools.partial(split_posterior, folder) if exact else None,
-            roles=None if places else Roles.of(sides),
+            posterior=functools.partial(split_posterior, folder) if "true_probability" in columns else None,
+            roles=None if places else Roles.of(columns),
             unit=_unit(str(metadata.get("protocol")), places),
         )
 

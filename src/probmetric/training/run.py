@@ -213,10 +213,7 @@ def _record(settings: EncoderSettings, first: _Fitted, final: _Fitted) -> dict[s
         "settings": settings.plain(),
         "encoder": {
             "dim": encoder.dim,
-            "in_channels": data.in_channels,
-            "image_size": data.image_size,
-            "num_classes": data.num_classes,
-            "num_images": len(data.labels),
+            **vars(data.sizes),
             "pretrained_sha256": encoder.pretrained_digest,
         },
         "training": {
