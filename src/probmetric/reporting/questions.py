@@ -80,7 +80,7 @@ class Sheet:
     def address(self) -> str:
         """Return the sheet as a data URL."""
         sheet = np.zeros((self.rows * TILE, COLUMNS * TILE, 3), dtype=np.uint8)
-        for tile, place in zip(self.album.tiles(self.data, self.index[[*self.places]]), range(10**9), strict=False):
+        for place, tile in enumerate(self.album.tiles(self.data, self.index[[*self.places]])):
             top, left = place // COLUMNS * TILE, place % COLUMNS * TILE
             sheet[top : top + TILE, left : left + TILE] = tile
         return _address(Image.fromarray(sheet))

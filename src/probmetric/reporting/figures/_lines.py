@@ -184,6 +184,6 @@ def _panel(axis: Axes, curves: Mapping[str, Sequence[np.ndarray]], variant: str,
     axis.add_collection(LineCollection(others, colors=_GREY, linewidths=0.5, zorder=1), autolim=False)
     _line(axis, curves[variant], look, linestyle="-", linewidth=1.6)
     axis.tick_params(labelsize=_TYPE, length=2)
-    for name, ticks in (("x", axis.xaxis), ("y", axis.yaxis)):
+    for ticks in (axis.xaxis, axis.yaxis):
         if ticks.get_scale() == "linear":
-            axis.locator_params(name, nbins=3)
+            ticks.get_major_locator().set_params(nbins=3)
