@@ -41,14 +41,7 @@ def parser() -> argparse.ArgumentParser:
         "`snakemake --cores all` runs the whole workflow; these are its steps, usable by hand.",
     )
     whole.add_argument("--version", action="version", version=f"probmetric {__version__}")
-    commands = whole.add_subparsers(dest="command", metavar="COMMAND", required=True)
-
-    def add(name: str, function: str, text: str) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-        command.set_defaults(run_command=function)
-        return command
-
-    declare(add)
+    declare(whole.add_subparsers(dest="command", metavar="COMMAND", required=True))
     return whole
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from probmetric.runs.folder import STEPS
 
@@ -13,10 +14,21 @@ Add = Callable[[str, str, str], argparse.ArgumentParser]
 MODEL = "a model folder, a finished run, or models:/<name>/<version>"
 
 
-def declare(add: Add) -> None:
-    """Declare all commands."""
-    for declare_group in (declare_data, declare_runs, declare_reports, declare_models):
-        declare_group(add)
+def declare(commands: Any) -> None:
+    """Declare all commands, as parsers of argparse's `commands`."""
+    groups = (declare_data, declare_runs, declare_reports, declare_making, declare_asking, declare_certificates)
+    for declare_group in groups:
+        declare_group(_adding_to(commands))
+
+
+def _adding_to(commands: Any) -> Add:
+    def add(name: str, function: str, text: str) -> argparse.ArgumentParser:
+        command: argparse.ArgumentParser
+        command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        command.set_defaults(run_command=function)
+        return command
+
+    return add
 
 
 def declare_data(add: Add) -> None:
@@ -64,22 +76,15 @@ def declare_data(add: Add) -> None:
 
 
 def _declare_data(data: argparse.ArgumentParser) -> None:
-    commands = data.add_subparsers(dest="data_command", required=True)
-    command = commands.add_parser("ensure", help="make sure a prepared dataset is there, through DVC")
+    add = _adding_to(data.add_subparsers(dest="data_command", required=True))
+    command = add("ensure", "data:ensure", "make sure a prepared dataset is there, through DVC")
     command.add_argument("name", help="glyphs, glyphs+noise0.2, ...")
     command.add_argument("--plan", type=Path, help="plan file of the workflow (default: params.yaml)")
-    command.set_defaults(run_command="data:ensure")
-    command = commands.add_parser(
-        "status", help="what is present, what is missing, the files expected, the next command"
-    )
-    command.set_defaults(run_command="data:status")
-    command = commands.add_parser(
-        "card", help="write a data card (Markdown) and a Croissant file of a prepared dataset"
-    )
+    add("status", "data:status", "what is present, what is missing, the files expected, the next command")
+    command = add("card", "data:card", "write a data card (Markdown) and a Croissant file of a prepared dataset")
     command.add_argument("name", help="a prepared dataset: letters_exact, glyphs, ...")
     command.add_argument("--output", type=Path, required=True, help="folder to write README.md and croissant.json to")
     command.add_argument("--license", default="", help="under what terms the images may be used")
-    command.set_defaults(run_command="data:card")
 
 
 def declare_runs(add: Add) -> None:
@@ -130,14 +135,7 @@ def declare_reports(add: Add) -> None:
     command.add_argument("--port", type=whole(1, 65535), default=5000)
 
 
-def declare_models(add: Add) -> None:
-    """Declare the commands of `models`."""
-    _declare_making(add)
-    _declare_asking(add)
-    _declare_certificates(add)
-
-
-def _declare_making(add: Add) -> None:
+def declare_making(add: Add) -> None:
     """Declare the commands that make models and galleries to be used elsewhere."""
     command = add(
         "export", "models:export", "write a finished run as a model folder that loads anywhere, or as an ONNX file"
@@ -169,7 +167,8 @@ def _declare_making(add: Add) -> None:
     _add_license(command)
 
 
-def _declare_asking(add: Add) -> None:
+def declare_asking(add: Add) -> None:
+    """Declare the commands that ask a gallery."""
     command = add("search", "models:search", "find the images of a gallery nearest to yours, and how sure it is")
     _add_model(command)
     command.add_argument(
@@ -206,7 +205,8 @@ def _declare_asking(add: Add) -> None:
     command.add_argument("--writable", action="store_true", help="images may be added to the gallery")
 
 
-def _declare_certificates(add: Add) -> None:
+def declare_certificates(add: Add) -> None:
+    """Declare the commands that promise something, and say whether it still holds."""
     command = add(
         "certify", "models:certify", "certify how often the answers of a gallery are wrong, from labelled images"
     )
