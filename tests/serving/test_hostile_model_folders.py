@@ -134,7 +134,7 @@ def test_sizes_that_make_no_network_are_refused(folder, asked, where, value):
     "command",
     [
         ["search", "m", "g", "photo.png"],
-        ["index", "m", "photos", "--gallery", "new"],
+        ["index", "m", "new", "photos"],
         ["vectors", "m", "photos", "v.parquet"],
         ["export", "m", "copy"],
         ["certify", "m", "g", "--risk", "0.5"],
@@ -144,7 +144,7 @@ def test_commands_say_in_one_line_what_is_wrong(folder, photos, monkeypatch, cap
     monkeypatch.chdir(folder.parent)
     shutil.copytree(photos[0], "photos")
     shutil.copy(next(folder.parent.glob("photos/*/*.png")), "photo.png")
-    assert cli.main(["index", "m", "photos", "--gallery", "g"]) == 0
+    assert cli.main(["index", "m", "g", "photos"]) == 0
     (folder / "reference.safetensors").unlink()
     capsys.readouterr()
     assert cli.main(command) == 2

@@ -113,8 +113,8 @@ def test_links_out_of_the_folder_are_not_followed_unless_told_to(model, exported
     (tmp_path / "in" / "d.png").symlink_to("/nowhere/at/all")
     assert probmetric.Gallery.create(model, tmp_path / "in").paths == [str(tmp_path / "in" / "a.png")]
     assert f"left out: 3 link(s) that lead out of {tmp_path}/in, or nowhere, such as {tmp_path}/in/b.png" in caplog.text
-    followed = ["--gallery", str(tmp_path / "g"), "--follow-links", "--on-error", "skip"]
-    assert cli.main(["index", str(exported[PLAIN]), str(tmp_path / "in"), *followed]) == 0
+    followed = [str(tmp_path / "g"), str(tmp_path / "in"), "--follow-links", "--on-error", "skip"]
+    assert cli.main(["index", str(exported[PLAIN]), *followed]) == 0
     assert "2 images (2 added, 0 removed, 2 left out)" in capsys.readouterr().out
 
 
@@ -183,9 +183,9 @@ def test_one_image_under_two_spellings_is_one(model, photos, tmp_path, monkeypat
 
 def test_a_folder_indexed_under_two_spellings_is_one_gallery(exported, photos, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(photos[0].parent)
-    index = ["index", str(exported[PLAIN]), "--gallery", str(tmp_path / "g")]
+    index = ["index", str(exported[PLAIN]), str(tmp_path / "g")]
     for spelling in (str(photos[0]), photos[0].name, f"./{photos[0].name}/../{photos[0].name}"):
-        assert cli.main([*index[:2], spelling, *index[2:]]) == 0
+        assert cli.main([*index, spelling]) == 0
     assert sorted(probmetric.Gallery.open(tmp_path / "g").paths) == sorted(photos[1])
 
 
@@ -431,9 +431,9 @@ def test_the_commands(project, photos, tmp_path, monkeypatch, capsys):
     model, gallery = str(tmp_path / "m"), str(tmp_path / "g")
     image = next(iter(photos[1]))
     assert cli.main(["export", PLAIN, model]) == 0
-    assert cli.main(["index", model, str(photos[0]), "--gallery", gallery]) == 0
-    assert cli.main(["index", model, "digits", "--splits", "train,val", "--gallery", gallery]) == 0
-    assert cli.main(["index", model, "--gallery", gallery, "--remove", image]) == 0
+    assert cli.main(["index", model, gallery, str(photos[0])]) == 0
+    assert cli.main(["index", model, gallery, "digits", "--splits", "train,val"]) == 0
+    assert cli.main(["index", model, gallery, "--remove", image]) == 0
     capsys.readouterr()
     assert cli.main(["search", model, gallery, image, "-k", "1", "--csv"]) == 0
     row = capsys.readouterr().out.splitlines()[1].split(",")

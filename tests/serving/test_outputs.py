@@ -26,7 +26,7 @@ COMMANDS = {
     "export of a run": ["export", PLAIN, "OUT"],
     "export .onnx": ["export", "model", "OUT.onnx"],
     "export .pt2": ["export", "model", "OUT.pt2"],
-    "index": ["index", "model", "photos", "--gallery", "OUT"],
+    "index": ["index", "model", "OUT", "photos"],
     "vectors": ["vectors", "model", "photos", "OUT.parquet"],
     "publish": ["publish", "--output", "OUT"],
     "track": ["track", "study", "--receipt", "OUT"],

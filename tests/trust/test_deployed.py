@@ -121,7 +121,7 @@ def test_a_gallery_that_is_always_right_is_certified_as_far_as_its_number_allows
     made = certify_record(answers.tensors(), labels, risk=bound + 1e-9)
     assert (made.threshold, made.coverage, made.queries) == (EVERYTHING, 1.0, count)
     assert made.risk_bound == pytest.approx(bound)
-    with pytest.raises(CertificateError, match=rf"{count} can show a risk of {bound:.2g} at best"):
+    with pytest.raises(CertificateError, match=rf"{count} can show a risk of {bound:.3g} at best"):
         certify_record(answers.tensors(), labels, risk=bound - 1e-3)
     wrong = np.roll(labels, 1)
     assert (
@@ -201,7 +201,7 @@ def test_copies_within_the_gallery_are_one_image(gallery, caplog, moved):
     found = calibration_answers(twice, labels[copied])
     np.testing.assert_array_equal(found.right, once.right)
     np.testing.assert_allclose(found.match.gap, once.match.gap, atol=1e-4)
-    assert "457 images of the gallery are copies" in caplog.text
+    assert "the gallery holds 457 image(s) that are copies" in caplog.text
     fresh = images(np.random.default_rng(5), np.arange(CLASSES), 15)
     certificate = certify_record(calibration_answers(twice, labels[copied], *fresh).tensors(), labels[copied], risk=0.2)
     assert certificate.queries == 600

@@ -146,10 +146,10 @@ def declare_making(add: Add) -> None:
     _add_plugin(command)
     command = add("index", "models:index", "make a gallery of images to search in, or add images to it")
     _add_model(command)
+    command.add_argument("gallery", type=Path, help="gallery folder to write; one that exists grows")
     command.add_argument(
         "images", nargs="*", type=Path, help="folders with images, files, or a prepared dataset's name"
     )
-    command.add_argument("--gallery", type=Path, required=True, help="gallery folder; one that exists grows")
     command.add_argument(
         "--splits", type=_listed, default=(), help="of a prepared dataset, e.g. train,val (default: all)"
     )

@@ -501,7 +501,7 @@ def _check_size(count: int, risk: float, confidence: float, noun: str, pilot: in
     needed = least_units(risk, confidence, pilot=pilot)
     if count < needed:
         tested = count - _pilot_size(count, pilot)
-        best = f"; {count} can show a risk of {1 - (1 - confidence) ** (1 / tested):.2g} at best" if tested else ""
+        best = f"; {count} can show a risk of {1 - (1 - confidence) ** (1 / tested):.3g} at best" if tested else ""
         raise CertificateError(
             f"calibration has {count} {noun if count != 1 else noun.replace('groups', 'group')}; a risk of {risk:g} at "
             f"confidence {confidence:g} needs at least {needed}, even if every answer is right{best}. Label more "

@@ -217,7 +217,7 @@ def _left_out(gallery: Record, labels: Any, trained_on: Any = None) -> Answers:
     answers = among_others(gallery, classes) if whole else some_among_others(gallery, classes, rows)
     answers, rows, copied = _without_copies(answers, gallery, classes, rows)
     if copied:
-        log.warning("%d images of the gallery are copies of others; each picture is asked once", copied)
+        log.warning("the gallery holds %d image(s) that are copies of others; each picture is asked once", copied)
     kept = answers.asked
     if trained_on is not None:
         trained = copies_of(mean[rows], trained_on)
