@@ -14,6 +14,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,12 +137,12 @@ class RawFiles:
         seen = record.get(path.name, {})
         if seen.get("state") == state:
             return
-        md5, sha256 = _digests(path)
-        if file.md5 and md5 != file.md5 and not self.subset:
+        if file.md5 and not self.subset and (md5 := _md5(path)) != file.md5:
             raise DataError(
                 f"{path} is not the published file: MD5 {md5}, published {file.md5} ({state[0]:,} bytes). The "
                 "download is incomplete or another version; get it again, or set the option subset: true to accept it."
             )
+        sha256 = sha256_file(path)
         if seen and seen["sha256"] != sha256:
             raise DataError(
                 f"{path} changed since it was first used: SHA-256 {sha256[:12]}..., recorded "
@@ -197,14 +198,9 @@ def _read_record(path: Path) -> dict[str, dict[str, Any]]:
     return record
 
 
-def _digests(path: Path) -> tuple[str, str]:
-    """Return MD5 and SHA-256 of a file, read once."""
-    md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
+def _md5(path: Path) -> str:
     with path.open("rb") as file:
-        while block := file.read(2**20):
-            md5.update(block)
-            sha256.update(block)
-    return md5.hexdigest(), sha256.hexdigest()
+        return hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
 
 
 def raw_content(root: Path, names: Sequence[str], prepared: Path) -> str:

@@ -27,14 +27,7 @@ TIMED = 16  # images of the batch that is timed
 Settings = dict[str, Any]
 _NO_TRAINING = {"epochs": 0}
 _HEAD = {"head_init": "lda", "augment": "none", "optimizer": "adamw", "learning_rate": 1e-5, "epochs": 5}
-_FINE_TUNED = {
-    "head_init": "lda",
-    "augment": "none",
-    "batch_norm": "frozen",
-    "optimizer": "adamw",
-    "learning_rate": 1e-5,
-    "epochs": 3,
-}
+_FINE_TUNED = _HEAD | {"batch_norm": "frozen", "epochs": 3}
 
 
 @dataclass(frozen=True)

@@ -195,12 +195,11 @@ class OwnData(Source):
         """Return the mask (N,) of a share of the images `among` (N,): whole classes, images, or whole `groups` (N,)."""
         if self.split == "by_class":
             return among & np.isin(labels, hold_out_classes(np.unique(labels[among]), fraction, rng))
-        chosen = np.zeros(len(labels), dtype=bool)
-        rows = np.flatnonzero(among)
+        chosen = among.copy()
         if groups is None:
-            chosen[rows[hold_out_images(labels[rows], fraction, rng)]] = True
+            chosen[among] = hold_out_images(labels[among], fraction, rng)
         else:
-            chosen[rows[_groups_held_out(groups[rows], labels[rows], fraction, rng)]] = True
+            chosen[among] = _groups_held_out(groups[among], labels[among], fraction, rng)
         return chosen
 
 
