@@ -67,8 +67,8 @@ class Graph(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """Return mean direction (B, M), uncertainty (B,) and any concentration (B,) of inputs (B, ...)."""
         predictor = Predictor(self._uncertainty, self.encoder, self.loss, self._posterior, self._seed)
-        with self._draws:
-            batch = predictor(images)
+        with self._draws:  # a predictor's own call looks at the values of its images, which no graph can
+            batch = predictor.describe([self._uncertainty.represent(images, predictor)])
         named = {name: getattr(batch, name) for name in OUTPUTS if getattr(batch, name) is not None}
         self.outputs = tuple(named)
         return tuple(named.values())
