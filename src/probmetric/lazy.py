@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
+
+Kind = TypeVar("Kind", bound="type[Optimizer]")
 
 
 def exported(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
@@ -22,7 +24,7 @@ def exported(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     return find
 
 
-def uncompiled(kind: type[Optimizer]) -> type[Optimizer]:
+def uncompiled(kind: Kind) -> Kind:
     """Return the optimizer class `kind` without the decorators that hide its methods from `torch.compile`.
 
     They import the compiler when an optimizer is made and when it steps: some 3 s of every process, whether it compiles
@@ -32,4 +34,5 @@ def uncompiled(kind: type[Optimizer]) -> type[Optimizer]:
 
     names = ("add_param_group", "state_dict", "load_state_dict", "zero_grad")
     plain = {name: inspect.unwrap(getattr(kind, name)) for name in names}
-    return type(kind.__name__, (kind,), {**plain, "step": torch.no_grad()(inspect.unwrap(kind.step))})
+    step = torch.no_grad()(inspect.unwrap(kind.step))
+    return cast("Kind", type(kind.__name__, (kind,), {**plain, "step": step}))
