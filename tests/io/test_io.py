@@ -2,6 +2,9 @@
 
 import errno
 import os
+import re
+import resource
+import signal
 import stat
 import subprocess
 import sys
@@ -396,3 +399,17 @@ def test_what_json_cannot_hold_is_damage_wherever_it_stands(tmp_path, number):
     pq.write_table(table.replace_schema_metadata({"probmetric": number}), tmp_path / "manifest.parquet")
     with pytest.raises(FileError, match=r"manifest\.parquet is damaged"):
         read_table(tmp_path)
+
+
+def test_tensors_that_do_not_fit_on_the_disk_are_a_sentence(tmp_path):
+    """The library that writes them says so by an error of its own, without its class."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limit[1]))
+    try:
+        with pytest.raises(FileError, match=re.escape("File too large")):
+            write_tensors(tmp_path / "large.safetensors", {"a": np.zeros(100_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, before)
+    assert not list(tmp_path.iterdir())
