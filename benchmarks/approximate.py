@@ -42,7 +42,8 @@ def main() -> None:
     exact = search(queries[: options.exact], gallery, 2)
     report: dict[str, Any] = {"shape": list(gallery.shape), "queries": options.queries, **hardware()}
     report["exact"] = {
-        "milliseconds": milliseconds(lambda row: search(queries[row : row + 1], gallery, 2), 5),
+        # in parts, as a stored gallery is: rows are checked where they are found
+        "milliseconds": milliseconds(lambda row: search(queries[row : row + 1], [gallery], 2), 20),
         "right": float((labels[exact.rows[:, 0]] == truth[: options.exact]).mean()),
     }
     started = time.perf_counter()
