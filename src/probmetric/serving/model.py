@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
+from probmetric.config import Evaluation
 from probmetric.data.images import Eye, readable_batches
 from probmetric.data.loose import LooseImages, loose_images, named, named_problems, problem_list, sequence_of
 from probmetric.data.manifest import DataError
@@ -248,7 +249,6 @@ class Model:
             ServingError: images without a class.
             DataError: images that cannot be read; all of them are named.
         """
-        from probmetric.config import Evaluation
         from probmetric.runs.evaluate import answer_metrics, answers_among_others
 
         items = loose_images(images, None, class_names)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -34,15 +34,13 @@ from probmetric.io.folders import new_folder
 from probmetric.registry import all_registries, load_plugins
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.names import RESULTS, RunKey
+from probmetric.runs.plan import Run, recorded_run
 from probmetric.serving.card import card
 from probmetric.serving.content import Content
 from probmetric.serving.gallery import Embedder, Gallery
 from probmetric.serving.record import CARD, POSTERIOR, RECORD, REFERENCE, ModelRecord, Transform
 from probmetric.tracking import store
 from probmetric.training.data import training_view
-
-if TYPE_CHECKING:
-    from probmetric.runs.plan import Run
 
 Tensors = Mapping[str, "torch.Tensor"]
 BROKEN = "export the model again"
@@ -267,8 +265,6 @@ def _is_run(path: Path) -> bool:
 
 
 def _of_run(path: Path, results: Path) -> Parts:
-    from probmetric.runs.plan import recorded_run
-
     name = path.relative_to(results).as_posix()
     return Parts.of_run(recorded_run(name, results), results.parent, results)
 

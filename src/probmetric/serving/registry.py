@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from probmetric import __version__
 from probmetric.errors import ServingError
 from probmetric.io.folders import new_folder
 from probmetric.tracking import store
@@ -100,8 +101,6 @@ def _sent(client: MlflowClient, model: Model, run: str | None, license: str) -> 
 def _write(model: Model, target: Path, license: str) -> None:
     """Write the model folder inside a folder of MLflow's, with the signature."""
     import mlflow
-
-    from probmetric import __version__
 
     with TemporaryDirectory() as scratch, warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=UserWarning)  # of MLflow, on type hints of its own and examples

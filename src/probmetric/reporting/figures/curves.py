@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from probmetric.io import present
+from probmetric.metrics import structure
 from probmetric.metrics.selective import accuracy_by_coverage
 from probmetric.reporting.certified import certificate_of
 from probmetric.reporting.experiment import ReportContext
@@ -211,10 +212,8 @@ def training_spectrum(run: RunFolder) -> np.ndarray:
 
 def test_spectrum(run: RunFolder) -> np.ndarray:
     """Return the singular values (K,) of the test embeddings; none without such a file."""
-    from probmetric.metrics.structure import singular_values
-
     rows = run.tensors("test", "mean").get("mean", np.empty((0, 0), dtype=np.float32))
-    return singular_values(rows) if len(rows) else np.empty(0)
+    return structure.singular_values(rows) if len(rows) else np.empty(0)
 
 
 def mean_spectrum(spectra: Iterable[np.ndarray]) -> _data.Curve | None:

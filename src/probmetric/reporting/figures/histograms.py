@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from probmetric.metrics.ood import ood_metrics
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import _data, _style, register
 from probmetric.reporting.words import group_title, listed
@@ -89,8 +90,6 @@ def chance_larger(first: np.ndarray, second: np.ndarray) -> float:
     """Return the chance that one of the values `first` (A,) exceeds one of `second` (B,); NaN if either is empty."""
     if not len(first) or not len(second):
         return math.nan
-    from probmetric.metrics.ood import ood_metrics
-
     return float(ood_metrics(second, first)["auroc"])
 
 

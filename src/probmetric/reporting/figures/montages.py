@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from PIL import Image, ImageOps
 
+from probmetric.data import open_images
 from probmetric.data.manifest import MANIFEST, read_summary
 from probmetric.io import present
 from probmetric.metrics import label
@@ -41,7 +42,7 @@ class Album:
 
     def __init__(self, prepared: Path) -> None:
         self.prepared = prepared
-        self._open = functools.cache(self._store)
+        self._open = functools.cache(lambda data: open_images(prepared / data))
 
     def has(self, data: str) -> bool:
         """Say whether dataset `data` is prepared, and of images."""
@@ -61,11 +62,6 @@ class Album:
     def tiles(self, data: str, indices: Sequence[int] | np.ndarray) -> list[np.ndarray]:
         """Return the tiles of several images."""
         return [self.tile(data, int(index)) for index in indices]
-
-    def _store(self, data: str) -> Any:
-        from probmetric.data import open_images
-
-        return open_images(self.prepared / data)
 
 
 @register("image_grid")
