@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import io
 import posixpath
 import re
@@ -121,18 +122,11 @@ def contents(files: Files) -> str:
 
 def commands_page() -> str:
     """Every command with its options, as `--help` prints them."""
-    commands: dict[str, argparse.ArgumentParser] = {}
-
-    def add(name: str, function: str, text: str) -> argparse.ArgumentParser:
-        commands[name] = argparse.ArgumentParser(
-            prog=f"probmetric {name}",
-            description=f"{text[0].upper()}{text[1:]}.",
-            formatter_class=lambda prog: argparse.HelpFormatter(prog, width=100),
-        )
-        return commands[name]
-
-    declare(add)
-    sections = [f"## {name}\n\n```text\n{command.format_help()}```\n" for name, command in commands.items()]
+    commands = argparse.ArgumentParser(prog="probmetric").add_subparsers()
+    declare(commands)
+    for command in commands.choices.values():
+        command.formatter_class = functools.partial(argparse.HelpFormatter, width=100)
+    sections = [f"## {name}\n\n```text\n{command.format_help()}```\n" for name, command in commands.choices.items()]
     return "\n".join(["# Commands\n\nGenerated; `probmetric COMMAND --help` prints the same.\n", *sections])
 
 

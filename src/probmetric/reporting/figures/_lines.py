@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.ticker import MaxNLocator
 
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import _style
@@ -186,4 +187,4 @@ def _panel(axis: Axes, curves: Mapping[str, Sequence[np.ndarray]], variant: str,
     axis.tick_params(labelsize=_TYPE, length=2)
     for ticks in (axis.xaxis, axis.yaxis):
         if ticks.get_scale() == "linear":
-            ticks.get_major_locator().set_params(nbins=3)
+            ticks.set_major_locator(MaxNLocator(nbins=3, steps=[1, 2, 2.5, 5, 10]))
