@@ -6,15 +6,18 @@ import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from probmetric.planning.plans import ReportPlan
 from probmetric.reporting.record import REPORTS, read_record
 from probmetric.reporting.results import Measured, Series, by_method, read_results
 from probmetric.reporting.words import override_words
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.names import RESULTS, RunKey, override_items
+
+if TYPE_CHECKING:
+    from probmetric.planning.plans import ReportPlan
 
 
 @dataclass(frozen=True)

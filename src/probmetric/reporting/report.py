@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from probmetric.io import present, write_text
-from probmetric.planning.plans import ReportPlan
 from probmetric.reporting import claims, published, tables
 from probmetric.reporting.claims import board
 from probmetric.reporting.claims.testing import evaluate_claims
@@ -18,6 +18,9 @@ from probmetric.reporting.published import comparing
 from probmetric.reporting.record import sign
 from probmetric.reporting.results import collect, write_results
 from probmetric.runs.folder import STEPS, RunFolder
+
+if TYPE_CHECKING:
+    from probmetric.planning.plans import ReportPlan
 
 log = logging.getLogger(__name__)
 
