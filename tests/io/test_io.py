@@ -402,7 +402,7 @@ def test_what_json_cannot_hold_is_damage_wherever_it_stands(tmp_path, number):
 
 
 def test_tensors_that_do_not_fit_on_the_disk_are_a_sentence(tmp_path):
-    """The library that writes them says so by an error of its own, without its class."""
+    """Nothing of them is left."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limit[1]))

@@ -12,7 +12,6 @@ import io
 import json
 import logging
 import os
-import re
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -424,14 +423,12 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Any], metadata: Mappin
     header[_CHECKSUM] = _checksum(dense, header)
     of_torch = any(hasattr(tensor, "detach") for tensor in dense.values())
     library = importlib.import_module(f"safetensors.{'torch' if of_torch else 'numpy'}")
+    try:  # `save_file` would leave a temporary file of its own behind where it is killed, and renames past our lock
+        content = library.save(dense, {_HEADER: json.dumps(header, sort_keys=True)})
+    except (SafetensorError, KeyError) as error:
+        raise ValueError(f"{path} cannot hold these tensors: {error}") from error
     with atomic_path(path) as temporary:
-        try:
-            library.save_file(dense, temporary, {_HEADER: json.dumps(header, sort_keys=True)})
-        except (SafetensorError, KeyError) as error:
-            number = re.search(r"os error (\d+)", str(error))  # a full disk comes without its class
-            if number:
-                raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
-            raise ValueError(f"{path} cannot hold these tensors: {error}") from error
+        temporary.write_bytes(content)
 
 
 def tensors_digest(tensors: Mapping[str, Any]) -> str:
