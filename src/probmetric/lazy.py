@@ -27,7 +27,7 @@ def exported(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 def uncompiled(kind: Kind) -> Kind:
     """Return the optimizer class `kind` without the decorators that hide its methods from `torch.compile`.
 
-    They import the compiler when an optimizer is made and when it steps: some 3 s of every process, whether it compiles
+    They import the compiler when an optimizer is made and when it steps: 2.5 s of every process, whether it compiles
     or not. Nothing here calls an optimizer from compiled code. Its steps are not differentiable.
     """
     import torch

@@ -197,8 +197,12 @@ class Registry:
 
     def changed_options(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return those `options` of component `name` that differ from their defaults, sorted."""
-        known = self.options(name)
-        return {key: value for key, value in sorted(options.items()) if key not in known or value != known[key].default}
+        declared = self.options(name)
+        return {
+            key: value
+            for key, value in sorted(options.items())
+            if key not in declared or value != declared[key].default
+        }
 
     def constant(self, name: str, attribute: str, default: Any = None) -> Any:
         """Return the class constant `attribute` of component `name`, one of the registry's `constants`."""

@@ -76,7 +76,7 @@ def _interval(name: str, value: float, count: int) -> str:
     """Return Wilson's interval of a share of `count` test images; nothing for what is no share."""
     if name not in SHARES or not count:
         return ""
-    from scipy.stats import binomtest  # half a second, which loading a model need not wait for
+    from scipy.stats import binomtest  # a second, which loading a model need not wait for
 
     low, high = binomtest(round(value * count), count).proportion_ci(method="wilson")
     return f"{low:.4f} to {high:.4f}"

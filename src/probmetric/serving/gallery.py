@@ -606,8 +606,8 @@ class Gallery:
             queries, labels = self._labelled(model, images, class_names)
             mean = queries["mean"]
             groups = None if groups is None else _as_many(groups, len(labels))[distinct(mean)]
-            asked = calibration_answers(self.record, self.labels, queries, labels)
-            return Calibration(asked, mean, labels, self.trust.p_right if fitted else None, groups)
+            answers = calibration_answers(self.record, self.labels, queries, labels)
+            return Calibration(answers, mean, labels, self.trust.p_right if fitted else None, groups)
         if groups is not None:
             raise CertificateError("groups are of calibration images; hand those over, too.")
         unit: Literal["auto", "query"]
@@ -745,10 +745,10 @@ class IndexedGallery(Gallery):
         if images is None:
             return super()._calibration(model, images, class_names, groups, fitted=fitted)
         queries, labels = self._labelled(model, images, class_names)
-        asked, once = lists.calibration(queries["hits"], labels, self.labels)
+        answers, once = lists.calibration(queries["hits"], labels, self.labels)
         groups = None if groups is None else _as_many(groups, len(labels))[once]
         hits, labels = queries["hits"].reshape(len(labels), -1)[once], labels[once]
-        calibration = Calibration(asked, hits, labels, groups=groups)
+        calibration = Calibration(answers, hits, labels, groups=groups)
         by_class = groups is None and shows_some(labels, self.labels)
         return calibration.with_p_right(labels if by_class else groups) if fitted else calibration
 
