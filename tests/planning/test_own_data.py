@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -195,6 +196,7 @@ def test_a_table_and_vectors_become_runs(project, capsys):
     }
 
 
+@pytest.mark.parametrize("is_project", [True, False])
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -206,16 +208,35 @@ def test_a_table_and_vectors_become_runs(project, capsys):
         (["photos", "--name", "null"], "null"),
         (["photos", "--name", "../x"], "x"),
         (["empty", "--name", "shop"], "holds no images"),
+        ([".", "--name", "shop"], "shop-project && probmetric init /"),
+        (["..", "--name", "shop"], "shop-project && cd "),
+        (["photos", "--name", "shop", "--network", "no_such_net"], "no_such_net"),
     ],
 )
-def test_what_cannot_be_is_refused_and_nothing_is_written(project, capsys, arguments, says):
+def test_what_cannot_be_is_refused_and_nothing_is_written(project, capsys, arguments, says, is_project):
     photos(project / "photos")
     (project / "empty").mkdir()
-    before = (project / "params.yaml").read_text()
+    if not is_project:
+        (project / "params.yaml").unlink()
+        shutil.rmtree(project / "workflow")
+    before = {path: path.is_file() and path.read_text("latin-1") for path in project.rglob("*")}
     assert cli.main(["init", *arguments]) == 2
     assert says in capsys.readouterr().err
-    assert (project / "params.yaml").read_text() == before
-    assert not list((project / "workflow" / "experiments").iterdir())
+    assert {path: path.is_file() and path.read_text("latin-1") for path in project.rglob("*")} == before
+
+
+def test_the_advice_to_who_stands_among_the_photographs_works(project, capsys, monkeypatch):
+    place = photos(project / "my photos")
+    monkeypatch.chdir(place / "kind 0")
+    assert cli.main(["init", "..", "--quick"]) == 2
+    made, went, called = capsys.readouterr().err.splitlines()[-1].strip().split(" && ")
+    (folder,) = shlex.split(made)[1:]
+    assert shlex.split(went) == ["cd", folder]
+    Path(folder).mkdir()
+    monkeypatch.chdir(folder)
+    assert cli.main([*shlex.split(called)[1:], "--quick"]) == 0
+    assert f"Started a project in {folder}: Snakefile" in capsys.readouterr().out
+    assert Path("workflow/experiments/my-photos.yaml").is_file()
 
 
 def test_params_that_cannot_be_extended_are_left_alone(project, capsys):

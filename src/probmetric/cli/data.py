@@ -83,13 +83,13 @@ def init(options: argparse.Namespace) -> None:
     """Run `probmetric init`."""
     if options.data is None and options.name is not None:
         raise FileError("name the data too: `probmetric init photos/ --name shop`.")
-    written = start(Path())
-    if written:
-        print(f"Started a project in {Path.cwd()}: {', '.join(written)}.")
     if options.data is None:
-        print("Next: snakemake --cores all --config experiments=smoke, or probmetric init photos/ --name shop")
+        print(
+            *start(Path()),
+            "Next: snakemake --cores all --config experiments=smoke, or probmetric init photos/ --name shop",
+            sep="\n",
+        )
         return
-    params()
     columns = {"path_column": options.path_column, "label_column": options.label_column}
     print(
         own_data.init(

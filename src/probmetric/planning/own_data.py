@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -38,6 +39,7 @@ from probmetric.planning.own_methods import (
     of_photos,
     of_vectors,
 )
+from probmetric.planning.template import origin, start
 
 TABLES, VECTORS = (".csv", ".tsv"), (".npy", ".npz", ".safetensors")
 MANY_CLASSES = 20
@@ -73,8 +75,11 @@ class Wish:
 def init(wish: Wish) -> str:
     """Declare somebody's data as a dataset and write the experiment of that name; says what will be done.
 
+    A project is started where there is none, after everything else was checked.
+
     Raises:
-        ConfigError: the name is none or taken, params.yaml cannot be extended, or weights are missing.
+        ConfigError: the name is none or taken, this folder is one of the photographs', params.yaml cannot be
+            extended, or weights are missing.
         DataError: there is no data, or too little.
     """
     name = wish.name
@@ -83,18 +88,20 @@ def init(wish: Wish) -> str:
             f"{name!r} cannot name a dataset; use lower-case letters, digits, '-', '_', a letter first, not null. "
             "Choose another one with --name."
         )
-    params: Params = parse(Params, read_yaml(PARAMS), str(PARAMS))
+    project = origin(Path())
+    params: Params = parse(Params, read_yaml(project / PARAMS), str(PARAMS))
     experiment = EXPERIMENTS / f"{name}.yaml"
-    if name in dataset_names(params) or experiment.exists():
+    if name in dataset_names(params) or (project / experiment).exists():
         raise ConfigError(f"the name {name!r} is taken by a dataset or experiment; choose another one with --name.")
     place = wish.place
     source = source_of(place)
+    _check_outside(place, name)
     options = {key: value for key, value in wish.options.items() if value and key in SOURCES.options(source)}
     options |= _folder_of_images(place, source, options)
     table, chosen = _read(place, source, wish.split, options)
     if not _count(table, "train"):
         raise ConfigError(f"{place} has images to test on only; add some of other splits, to train and to validate on.")
-    text = _with_dataset(read_text(PARAMS), name, {"source": source, "raw": str(place), **chosen})
+    text = _with_dataset(read_text(project / PARAMS), name, {"source": source, "raw": str(place), **chosen})
     _check(text, name)
     speed = None if source == "embeddings" else measured(wish.network)
     rows = (
@@ -106,10 +113,12 @@ def init(wish: Wish) -> str:
     many = source == "embeddings" and len(table.columns["split"]) > 2 * MOST_TESTED
     if many:
         rows = {method: replace(row, seeds=1) for method, row in rows.items()}
+    started = start(Path())
     write_text(PARAMS, text)
     write_text(experiment, _experiment(name, table, rows, many=many))
     return "\n".join(
         [
+            *started,
             *_data_lines(place, table, chosen["split"]),
             *_plan_lines(wish, table, rows, speed),
             f"Written: dataset {name!r} in {PARAMS}, {experiment}.",
@@ -117,6 +126,17 @@ def init(wish: Wish) -> str:
             f"Then: probmetric recommend {name}    which of them to deploy, chosen on the validation images",
         ]
     )
+
+
+def _check_outside(place: Path, name: str) -> None:
+    """Raise `ConfigError` where the project would stand among the photographs."""
+    photos, here = place.resolve(), Path.cwd()
+    if photos.is_dir() and here.is_relative_to(photos):
+        beside = shlex.quote(str(photos.parent / f"{name}-project"))
+        raise ConfigError(
+            f"{here} is a folder of the photographs, where nothing is written. Start the project beside them:\n"
+            f"  mkdir {beside} && cd {beside} && probmetric init {shlex.quote(str(photos))} --name {name}"
+        )
 
 
 def name_of(place: Path) -> str:

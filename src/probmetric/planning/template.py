@@ -22,21 +22,33 @@ CHECKOUT = "      - -r ../../requirements.lock\n      - -e ../..\n"
 PACKAGE = Path(probmetric.__file__).parent
 
 
-def start(folder: Path) -> list[str]:
-    """Write the workflow into `folder` unless it is a project already; names of what was written.
+def origin(folder: Path) -> Path:
+    """Return the folder whose params.yaml and workflow hold in `folder`: itself, or what a project starts from.
 
     Raises:
-        ConfigError: files of those names are there, or this installation has no workflow to copy.
+        ConfigError: it is no project and none can be started in it, as files of those names are there, or this
+            installation has no workflow to copy.
     """
     if (folder / PARAMS).exists():
-        return []
+        return folder
     taken = [name for name in (LINK, *FILES) if os.path.lexists(folder / name) and name != ".gitignore"]
     if taken:
         raise ConfigError(
             f"{folder.resolve()} has no {PARAMS} but {', '.join(taken)}: it is no project and none can be started in "
             "it. Run this in another folder, or move them away."
         )
-    source = _source()
+    return _source()
+
+
+def start(folder: Path) -> list[str]:
+    """Write the workflow into `folder` unless it is a project already; says so in a line, [] where it was one.
+
+    Raises:
+        ConfigError: as `origin`.
+    """
+    source = origin(folder)
+    if source == folder:
+        return []
     (folder / LINK).symlink_to(LINKED)
     written = [name for name in FILES if not (folder / name).exists()]
     for name in written:
@@ -47,7 +59,7 @@ def start(folder: Path) -> list[str]:
             shutil.copyfile(place, folder / name)
     conda, installed = read_text(folder / CONDA), f"      - probmetric[all]=={probmetric.__version__}\n"
     write_text(folder / CONDA, conda.replace(CHECKOUT, installed))
-    return [*written, LINK]
+    return [f"Started a project in {folder.resolve()}: {', '.join([*written, LINK])}."]
 
 
 def _source() -> Path:
