@@ -21,6 +21,7 @@ import numpy as np
 from probmetric import Gallery
 from probmetric.data import load_columns, open_images
 from probmetric.io import read_tensors
+from probmetric.reporting.words import chance_words
 
 OUTPUT = Path("docs/images/answers.png")
 NEAREST, RISK = 5, 0.05
@@ -62,7 +63,7 @@ def main() -> None:
             cell.set(xticks=[], yticks=[])
         line[0].spines[:].set(color="tab:blue", linewidth=3)
         line[-1].axis("off")
-        text = f"{verdict}\nright with probability {answer.p_right:.2f}"
+        text = f"{verdict}\nright with probability {chance_words(answer.p_right)}"
         line[-1].text(
             0, 0.5, text, va="center", color="tab:red" if answer.withheld else "tab:green", transform=line[-1].transAxes
         )

@@ -28,7 +28,7 @@ from probmetric.trust.answers import among_others
 
 RECALL = "retrieval/recall_at_1"
 LUCK = "The test images chose it too, which flatters the interval."
-FROZEN = {"backbone": {"name": "timm", "options": {"tag": "a", "head": "none"}}, "pretrained": True}
+FROZEN = {"backbone": {"name": "timm", "options": {"tag": "a_b.in1k", "head": "none"}}, "pretrained": True}
 
 
 def measured(root, run, recall, **settings):
@@ -38,7 +38,7 @@ def measured(root, run, recall, **settings):
     write_json(folder / "curves.json", {})
     record = read_yaml(folder / "run.yaml")
     record["settings"] |= settings
-    record["settings"]["training"] = {"epochs": 0 if settings else 4}
+    record["settings"]["training"] = {"epochs": 0 if settings else 4, "head_init": "lda", "freeze": "trunk"}
     write_yaml(folder / "run.yaml", record)
     return folder
 
@@ -109,8 +109,11 @@ def test_what_frozen_features_cannot_vary_in_is_not_a_sample():
 def test_every_method_has_its_settings_one_click_away(tmp_path):
     context = study(tmp_path, [0.85, 0.86, 0.87])
     settings = settings_of(context)
-    assert settings["frozen"]["Backbone"] == "timm (tag a, head none)"
+    assert settings["frozen"]["Backbone"] == "timm (tag a_b.in1k, head none)"
     assert settings["tuned"]["Loss"] == "tuned (scale 32)"
+    assert settings["tuned"]["Head starts from"] == "lda"
+    assert settings["tuned"]["Frozen"] == "trunk"
+    assert not settings["frozen"].keys() & {"Head starts from", "Frozen"}  # it has no head, and nothing trains
     page = render(contents_of(context))
     for variant in settings:
         assert f'href="#settings-{variant}"' in page

@@ -176,7 +176,7 @@ def test_protocol_and_provenance_are_stated(page):
         "400 images, 20 classes",
         "ab" * 32,
         "2.15.0",
-        "recall at 1",
+        "recall_at_1",
         "x86_64",
         "3 left out",
     ):

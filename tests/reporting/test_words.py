@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from probmetric.reporting.words import group_title, option_words, override_words
+from probmetric.reporting.words import chance_words, group_title, option_words, override_words
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,11 @@ from probmetric.reporting.words import group_title, option_words, override_words
 )
 def test_overrides_are_told_in_words(override, words):
     assert override_words(override) == words
+
+
+def test_no_answer_is_called_certain():
+    stated = [0.0, 0.0049, 0.0051, 0.874, 0.9949, 0.9951, 1.0]
+    assert [chance_words(value) for value in stated] == ["<0.01", "<0.01", "0.01", "0.87", "0.99", ">0.99", ">0.99"]
 
 
 def test_an_option_is_named_without_its_component():

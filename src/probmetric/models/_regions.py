@@ -101,7 +101,7 @@ def draw_match(encoder: nn.Module, pair: Tensor, side: int) -> Image.Image | Non
     weights = (weights / weights.amax((1, 2, 3), keepdim=True).clamp_min(1e-12)).clamp(0, 1)
     low, high = pair.amin((1, 2, 3), keepdim=True), pair.amax((1, 2, 3), keepdim=True)
     pixels = (pair - low) / (high - low).clamp_min(1e-12) * (DIMMED + (1 - DIMMED) * weights)
-    picture = Image.new("RGB", (2 * side + GAP, side), "white")
+    picture = Image.new("RGB", (2 * side + GAP, side), "gray")
     for place, image in enumerate((255 * pixels).byte().expand(-1, 3, -1, -1).permute(0, 2, 3, 1).cpu().numpy()):
         drawn = Image.fromarray(np.ascontiguousarray(image)).resize((side, side), Image.Resampling.BICUBIC)
         picture.paste(drawn, (place * (side + GAP), 0))

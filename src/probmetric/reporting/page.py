@@ -36,7 +36,7 @@ from probmetric.reporting.figures import STANDING
 from probmetric.reporting.published import comparing
 from probmetric.reporting.recommended import Candidate, recommended
 from probmetric.reporting.settings import HOW_TO_ADD_FROZEN, frozen_baselines, settings_of
-from probmetric.reporting.words import group_title, override_words
+from probmetric.reporting.words import chance_words, group_title, override_words
 from probmetric.runs.folder import flatten
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -124,7 +124,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    pages.filters |= {"words": override_words, "coded": _coded}
+    pages.filters |= {"words": override_words, "chance": chance_words, "coded": _coded}
     pages.globals |= {"columns": questions.COLUMNS, "anchor": _anchor}
     pages.tests["missing"] = pd.isna
     return pages
@@ -258,7 +258,7 @@ def _protocol(contents: Contents) -> Values:
     metrics = {run.find("settings.training.selection_metric", "training.selection_metric", default="") for run in runs}
     leaking = (run for run in runs if run.find("settings.training.selection") == "as_published")
     return {
-        "selection": [str(name).replace("_", " ") for name in sorted(metrics) if name],
+        "selection": [str(name) for name in sorted(metrics) if name],
         "leaking": list(dict.fromkeys(contents.context.label(run.key.variant) for run in leaking)),
         "seeds": contents.seeds,
         "cautions": contents.cautions,

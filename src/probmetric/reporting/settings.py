@@ -32,15 +32,22 @@ _SETTINGS = {
     "training.selection_metric": ("Epoch chosen by", ""),
     "base": ("Encoder of", ""),
 }
-_OF_TRAINING = ("training.batch_size", "training.augment", "training.optimizer", "training.learning_rate")
+_OF_TRAINING = (
+    *("training.batch_size", "training.augment", "training.optimizer", "training.learning_rate"),
+    *("training.freeze", "training.selection_metric"),
+)
 
 
 def is_frozen(settings: Mapping[str, Any]) -> bool:
     """Say whether a run's settings measure what a pretrained model gives: no training, no head, nothing fitted."""
-    backbone = settings.get("backbone") or {}
-    headless = (backbone.get("options") or {}).get("head") == "none"
     untrained = (settings.get("training") or {}).get("epochs") == 0
-    return bool(untrained and headless and (settings.get("pretrained") or backbone.get("name") == "vectors"))
+    started = settings.get("pretrained") or (settings.get("backbone") or {}).get("name") == "vectors"
+    return bool(untrained and _headless(settings) and started)
+
+
+def _headless(settings: Mapping[str, Any]) -> bool:
+    """Say whether the embedding is the backbone's features as they are."""
+    return ((settings.get("backbone") or {}).get("options") or {}).get("head") == "none"
 
 
 def frozen_baselines(context: ReportContext) -> dict[str, str]:
@@ -64,10 +71,12 @@ def _settings(context: ReportContext, runs: list[RunFolder]) -> dict[str, str]:
     run = runs[0]
     nested = run.record.get("settings") or {}
     flat = flatten(nested)
+    left_out = _OF_TRAINING if flat.get("training.epochs") == 0 else ()
+    left_out += ("training.head_init",) if _headless(nested) else ()
     values = {}
     for name, (heading, component) in _SETTINGS.items():
         value = _component(nested.get(component)) if component else _shown(flat.get(name))
-        if value and not (name in _OF_TRAINING and flat.get("training.epochs") == 0):
+        if value and name not in left_out:
             values[heading] = value
     values |= {"Fidelity": run.fidelity.replace("_", " ")} | _of_encoder(context.trained_by(run))
     seconds = [taken for each in runs if (taken := context.trained_by(each).times.get("training/seconds"))]
@@ -85,12 +94,13 @@ def _component(choice: Any) -> str:
 
 
 def _of_encoder(run: RunFolder) -> dict[str, str]:
-    """Return what the encoder's own record says: input, weights it started from, size."""
+    """Return what the encoder's own record says: dimensions, input, weights it started from, size."""
     values = {}
     facts = run.encoder.get("encoder") if present(run.encoder_file) else None
     if isinstance(facts, Mapping):
         side = facts.get("image_size")
         values = {
+            "Dimensions": str(facts.get("dim") or ""),
             "Pixels": f"{side} × {side}" if side else "",
             "Pretrained weights": str(facts.get("pretrained_sha256") or ""),
         }
@@ -104,4 +114,4 @@ def _of_encoder(run: RunFolder) -> dict[str, str]:
 
 
 def _shown(value: Any) -> str:
-    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value).replace("_", " ")
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -41,6 +41,12 @@ def plus_minus(half_width: float | None, digits: int) -> str:
     return f" ± <{10.0**-digits:.{digits}f}" if float(text) == 0 else f" ± {text}"
 
 
+def chance_words(probability: float) -> str:
+    """Return `0.87`; in place of 1.00 and 0.00 `>0.99` and `<0.01`, since no answer is certain."""
+    text = f"{probability:.2f}"
+    return {"1.00": ">0.99", "0.00": "<0.01"}.get(text, text)
+
+
 def option_words(option: str) -> str:
     """`loss.delta_repulsion` -> `delta repulsion`; the component is left out, the reader knows it from the method."""
     return option.rpartition(".")[2].replace("_", " ")

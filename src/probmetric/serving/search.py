@@ -11,6 +11,7 @@ import numpy as np
 
 from probmetric.errors import ServingError
 from probmetric.io import cell_text
+from probmetric.reporting.words import chance_words
 from probmetric.retrieval.match import Match as MatchRecord
 from probmetric.trust.certificates import Certificate
 from probmetric.trust.deployed import certified_doubt
@@ -165,7 +166,7 @@ def as_text(answers: Sequence[Answer]) -> str:
     for answer in answers:
         doubt = "" if answer.doubt is None else f"less sure than {100 * answer.doubt:.0f} % of the validation images; "
         verdict = f"answer withheld: {answer.reason}" if answer.withheld else "nearest:"
-        right = "" if answer.p_right is None else f"right with probability {answer.p_right:.2f}; "
+        right = "" if answer.p_right is None else f"right with probability {chance_words(answer.p_right)}; "
         lines.append(f"{answer.image}   {right}{doubt}{verdict}")
         shown = () if answer.withheld else answer.matches
         lines += [f"  {match.similarity:6.3f}  {match.class_name}  ({match.path})" for match in shown]

@@ -218,7 +218,7 @@ def queries(context: ReportContext) -> _style.Drawing:
     """Random queries per dataset with their nearest images, for the best method (paper 004, figure 4)."""
     words = _style.Words(
         "Queries and their nearest images",
-        f"Test images drawn at random (dark frame) and the {_NEAREST} test images nearest to each, nearest first: blue "
+        f"Test images drawn at random, each followed by the {_NEAREST} test images nearest to it, nearest first: blue "
         "if of the same class, orange if not; where the data have queries and a gallery, a query and images of the "
         "gallery. Method with the best first metric, first seed; nobody chose the queries.",
         _NO_IMAGES,

@@ -23,6 +23,9 @@
     return made;
   };
 
+  /** As `chance_words` of reporting/words.py: no answer is certain. */
+  const chance = (stated) => ({ "1.00": ">0.99", "0.00": "<0.01" })[stated.toFixed(2)] ?? stated.toFixed(2);
+
   const dialog = element("dialog", "pair");
   document.body.append(dialog);
   dialog.addEventListener("click", () => dialog.close());
@@ -78,7 +81,7 @@
         tiles.append(picture);
       });
       const answer = question.right ? "" : `, answered ${names[question.nearest[0].label]}`;
-      const stated = question.stated < 0 ? "" : ` · P(right) ${question.stated.toFixed(2)}`;
+      const stated = question.stated < 0 ? "" : ` · P(right) ${chance(question.stated)}`;
       return element("li", "", "", tiles, element("span", "soft", names[question.label] + answer + stated));
     };
 
