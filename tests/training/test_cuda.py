@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import signal
 import subprocess
@@ -60,7 +61,8 @@ def test_training_learns_and_resumes(digits: Path, tmp_path: Path, precision: st
     assert epochs == [2, 3, 4, 5]
     record = read_yaml(tmp_path / "encoder.yaml")
     assert record["hardware"]["device"] == "cuda"
-    assert record["training"]["selected_value"] > 0.6
+    first = next(csv.DictReader((tmp_path / "history.csv").open()))["val_metric"]
+    assert record["training"]["selected_value"] > float(first) + 0.1
     encoder, _, _ = load_encoder(tmp_path, "cuda")
     assert torch.isfinite(encoder(torch.rand(2, 1, 32, 32, device="cuda"))).all()
 
@@ -124,7 +126,8 @@ def test_compiled_training_learns_under_the_same_names(digits: Path, tmp_path: P
     plain = train(settings, digits, tmp_path / "plain")
     compiled = settings.model_copy(update={"training": settings.training.model_copy(update={"compile": True})})
     assert train(compiled, digits, tmp_path / "compiled").keys() == plain.keys()
-    assert read_yaml(tmp_path / "compiled" / "encoder.yaml")["training"]["selected_value"] > 0.9
+    records = [read_yaml(tmp_path / name / "encoder.yaml")["training"] for name in ("plain", "compiled")]
+    assert records[1]["selected_value"] == pytest.approx(records[0]["selected_value"], abs=0.1)
 
 
 def test_the_encoder_computes_in_bf16_and_channels_last_and_answers_in_float32() -> None:
