@@ -387,7 +387,7 @@ def test_what_only_saves_work_is_nothing_when_damaged(tmp_path, content):
     assert remembered_json(tmp_path / "sound.json") == {"a": 1}
 
 
-@pytest.mark.parametrize("number", ["9" * 5000, "[" * 100_000])
+@pytest.mark.parametrize("number", ["9" * 5000, "[" * 100_000], ids=["digits", "brackets"])
 def test_what_json_cannot_hold_is_damage_wherever_it_stands(tmp_path, number):
     (tmp_path / "file.json").write_text(number)
     with pytest.raises(FileError, match=r"file\.json"):

@@ -12,6 +12,8 @@ import io
 import json
 import logging
 import os
+import re
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -22,7 +24,7 @@ from probmetric.errors import ProbMetricError
 
 log = logging.getLogger(__name__)
 
-_HEADER, _CHECKSUM = "probmetric", "sha256"
+_HEADER, _CHECKSUM, _LOCK = "probmetric", "sha256", ".lock"
 REPEATED = "delete it and run again: only this step is repeated"
 
 _READ_ADVICE = {
@@ -225,7 +227,7 @@ def digest_of(value: Any) -> str:
 
 @contextlib.contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary sibling of `path`; on success it is flushed and renamed to `path`, else removed.
+    """Yield an empty file to write, in a folder beside `path`; on success it is flushed and renamed to `path`.
 
     Readers see the old file or the new one, never half of it, also after a power cut or SIGKILL.
 
@@ -236,10 +238,12 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(path)
-        handle, temporary = _temporary(path)
+        handle, folder = _temporary(path)
     except OSError as error:
         raise _write_problem(path, error) from error
+    temporary = folder / path.name
     try:
+        temporary.touch()
         yield temporary
         _flush(temporary)
         temporary.chmod(0o666 & ~_umask())
@@ -247,31 +251,41 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     except OSError as error:
         raise _write_problem(path, error) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
         os.close(handle)
 
 
 def _temporary(path: Path) -> tuple[int, Path]:
-    """Make a temporary sibling of `path`, locked while its writer lives; return its handle and path."""
+    """Make a folder beside `path` whose lock is held while its writer lives; return the lock's handle and the folder.
+
+    A folder, because some libraries write a temporary file of their own beside the file they are asked for.
+    """
     while True:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        if _lock(handle) is not False and Path(name).exists():
-            return handle, Path(name)
-        os.close(handle)  # another writer took it for abandoned before it was locked
+        folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"))
+        with contextlib.suppress(FileNotFoundError):  # another writer took the folder for abandoned
+            handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT)
+            if _lock(handle) is not False and (folder / _LOCK).exists():
+                return handle, folder
+            os.close(handle)
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove temporary siblings of `path` whose writers were killed: nobody holds their lock any more."""
+    """Remove temporary folders of `path` whose writers were killed: nobody holds their locks any more."""
     with os.scandir(path.parent) as entries:
         names = [entry.name for entry in entries]
     for name in names:
         if not (name.startswith(f".{path.name}.") and name.endswith(".tmp")):
             continue
+        folder = path.parent / name
         with contextlib.suppress(OSError):
-            handle = os.open(path.parent / name, os.O_RDWR)
+            try:
+                handle = os.open(folder / _LOCK, os.O_RDWR)
+            except FileNotFoundError:
+                folder.rmdir()  # killed before there was a lock
+                continue
             try:
                 if _lock(handle):
-                    (path.parent / name).unlink()
+                    shutil.rmtree(folder)
             finally:
                 os.close(handle)
 
@@ -423,12 +437,13 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Any], metadata: Mappin
     header[_CHECKSUM] = _checksum(dense, header)
     of_torch = any(hasattr(tensor, "detach") for tensor in dense.values())
     library = importlib.import_module(f"safetensors.{'torch' if of_torch else 'numpy'}")
-    try:  # `save_file` would leave a temporary file of its own behind where it is killed, and renames past our lock
-        content = library.save(dense, {_HEADER: json.dumps(header, sort_keys=True)})
-    except (SafetensorError, KeyError) as error:
-        raise ValueError(f"{path} cannot hold these tensors: {error}") from error
     with atomic_path(path) as temporary:
-        temporary.write_bytes(content)
+        try:
+            library.save_file(dense, temporary, {_HEADER: json.dumps(header, sort_keys=True)})
+        except (SafetensorError, KeyError) as error:
+            if number := re.search(r"\(os error (\d+)\)", str(error)):
+                raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+            raise ValueError(f"{path} cannot hold these tensors: {error}") from error
 
 
 def tensors_digest(tensors: Mapping[str, Any]) -> str:
