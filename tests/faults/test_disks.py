@@ -127,14 +127,17 @@ def test_killed_writers_leave_nothing_for_long(tmp_path):
     """What a killed writer left is removed by the next one; what a living one is writing is not."""
     from probmetric.io import atomic_path
 
-    (tmp_path / ".value.txt.abandoned.tmp").write_text("half")
-    (tmp_path / ".other.txt.abandoned.tmp").write_text("somebody else's")
+    for name in (".value.txt.early.tmp", ".value.txt.late.tmp", ".other.txt.late.tmp"):
+        (tmp_path / name).mkdir()
+    for name in (".value.txt.late.tmp", ".other.txt.late.tmp"):
+        (tmp_path / name / ".lock").touch()
+        (tmp_path / name / "value.txt").write_text("half")
     with atomic_path(tmp_path / "value.txt") as mine:
         mine.write_text("first")
         write_text(tmp_path / "value.txt", "second")
         assert mine.exists()
     assert (tmp_path / "value.txt").read_text() == "first"
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".other.txt.abandoned.tmp", "value.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".other.txt.late.tmp", "value.txt"]
 
 
 def test_the_workspace_is_worth_comparing(whole: Tiny):
