@@ -71,7 +71,7 @@ def _settings(context: ReportContext, runs: list[RunFolder]) -> dict[str, str]:
     run = runs[0]
     nested = run.record.get("settings") or {}
     flat = flatten(nested)
-    left_out = _OF_TRAINING if flat.get("training.epochs") == 0 else ()
+    left_out: tuple[str, ...] = _OF_TRAINING if flat.get("training.epochs") == 0 else ()
     left_out += ("training.head_init",) if _headless(nested) else ()
     values = {}
     for name, (heading, component) in _SETTINGS.items():
