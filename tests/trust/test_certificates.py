@@ -110,6 +110,25 @@ def test_a_clear_case_is_certified_and_used():
     assert not nothing.answers(doubt).any()
 
 
+@pytest.mark.parametrize("wrong_from", [250, 400])
+def test_doubts_in_float32_are_compared_by_hand(wrong_from):
+    doubt = np.linspace(0.1, 0.7, 400, dtype=np.float32)
+    certificate = certify(doubt, np.arange(400) < wrong_from, risk=0.1)
+    with np.errstate(all="raise"):
+        by_hand = doubt <= certificate.threshold
+    assert by_hand.sum() == certificate.answered
+    assert by_hand.tolist() == certificate.answers(doubt).tolist()
+    assert np.float32(certificate.threshold) == certificate.threshold
+
+
+@pytest.mark.parametrize("groups", [None, np.arange(100)])
+def test_doubts_beyond_float32_are_certified(groups):
+    doubt = np.append(np.zeros(50), np.full(50, 1e300))
+    certificate = certify(doubt, np.ones(100), risk=0.2, groups=groups)
+    assert (certificate.threshold, certificate.answered) == (np.finfo(np.float32).max, 100)
+    assert certificate.answers(doubt).all()
+
+
 def test_ties_are_answered_together():
     doubt = np.repeat([0.0, 0.5], 500)
     right = np.r_[np.ones(500), np.arange(500) % 2]

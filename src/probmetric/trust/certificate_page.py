@@ -24,7 +24,7 @@ def page(certificate: Certificate, of: str) -> str:
         "weights": f"`{certificate.weights[:16]}`",
         "calibration set": f"`{certificate.calibration[:16]}`, {certificate.queries} queries",
         "decides by": certificate.score,
-        "threshold": {None: "none", EVERYTHING: "none is needed"}.get(threshold, f"{threshold or 0:.6g}"),
+        "threshold": "none" if threshold is None else "none is needed" if threshold >= EVERYTHING else f"{threshold:.6g}",
         "answered in calibration": f"{certificate.answered} ({100 * certificate.coverage:.1f} %)",
         "wrong among those": str(certificate.errors),
         "upper bound of the risk": f"{100 * certificate.risk_bound:.2f} %",

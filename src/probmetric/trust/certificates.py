@@ -63,7 +63,7 @@ THRESHOLDS = 40
 STAKES = (1.0, 0.4, 0.2, 0.1, 0.05, 0.025, 0.012)  # c: at alpha the share min(1, c / alpha) of the largest stake
 TRIALS = 60
 START, LATEST_START, FIRST_ERRORS = 16, 500, 3  # the first threshold tested: a share, a number, errors that it may have
-EVERYTHING = sys.float_info.max
+EVERYTHING = float(np.finfo(np.float32).max)  # so that doubts in float32 can be compared with a threshold by hand
 _AGAIN = "certify again"
 
 
@@ -128,7 +128,7 @@ class Certificate:
         """
         if arrays.to_numpy(doubt).size == 0:
             return np.zeros(0, dtype=bool)
-        return arrays.vector(doubt, "doubt") <= (-math.inf if self.threshold is None else self.threshold)
+        return _doubts(doubt, "doubt") <= (-math.inf if self.threshold is None else self.threshold)
 
     def check(self, *, gallery: str, weights: str) -> None:
         """Refuse a gallery or weights that are not those certified, by their digests.
@@ -174,7 +174,7 @@ class Certificate:
         return cls(**{**values, "reference": tuple(values.get("reference", ()))})
 
 
-def _is_number(value: Any, low: float = -EVERYTHING, high: float = EVERYTHING) -> bool:
+def _is_number(value: Any, low: float = -sys.float_info.max, high: float = sys.float_info.max) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
 
 
@@ -240,7 +240,7 @@ def certify(
     if not isinstance(tries, int | np.integer) or tries < 1:
         raise CertificateError(f"tries is {tries!r}; expected how many certificates are tried, at least 1.")
     scores = doubt if isinstance(doubt, Mapping) else {options.pop("score", ""): doubt}
-    doubts = {name: arrays.vector(values, name or "doubt") for name, values in scores.items()}
+    doubts = {name: _doubts(values, name or "doubt") for name, values in scores.items()}
     queries = len(next(iter(doubts.values()), ()))
     if any(len(values) != queries for values in doubts.values()) or not queries:
         raise ValueError(
@@ -280,6 +280,11 @@ def certify(
         weighted=weights is not None,
         **options,
     )
+
+
+def _doubts(values: Any, name: str) -> Doubles:
+    """Return doubts (Q,); those beyond float32 are as large as its largest number, which `EVERYTHING` lets through."""
+    return np.clip(arrays.vector(values, name), -EVERYTHING, EVERYTHING)
 
 
 _OPTIONS: dict[str, Any] = {"tries": 1, "importance": None, "seed": 0}
@@ -372,8 +377,14 @@ def _search_queries(doubt: Doubles, wrong: Doubles, risk: float, delta: float) -
     if not len(certified):
         return None, 1.0
     last = int(certified[-1])
-    threshold = EVERYTHING if last == count - 1 else float(np.nextafter(tested[last + 1], -np.inf))
+    threshold = EVERYTHING if last == count - 1 else _below(tested[last + 1])
     return threshold, min(upper_bound(int(errors[last]), last + 1, 1 - delta), risk)
+
+
+def _below(doubt: float) -> float:
+    """Return the largest number below `doubt`, in float32 if `doubt` is one: it stays below where it is rounded to one."""
+    single = np.float32(doubt)
+    return float(np.nextafter(single if single == doubt else doubt, np.float32(-np.inf)))
 
 
 def errors_allowed(answers: Ints, risk: float, delta: float) -> Doubles:
