@@ -13,6 +13,7 @@ from torch import Tensor
 
 from probmetric.losses import REGISTRY, create_loss, list_losses
 from probmetric.testing.uncertainties import UncertaintyContract, tiny_batches
+from probmetric.uncertainty import REGISTRY as UNCERTAINTIES
 from probmetric.uncertainty import create_uncertainty, list_uncertainties
 
 C, M = 5, 6
@@ -87,6 +88,26 @@ def test_every_number_an_option_takes_makes_a_finite_loss(name: str, option: str
         assert torch.isfinite(z.grad).all(), size
 
 
+@pytest.mark.parametrize(
+    ("name", "option", "largest"),
+    [
+        (name, option.name, int(option.range.high))
+        for name in list_losses()
+        for option in REGISTRY.options(name).values()
+        if "int" in option.types
+    ],
+)
+def test_the_largest_count_an_option_takes_can_be_afforded(name: str, option: str, largest: int) -> None:
+    kind, loss = outcome(create_loss, name, num_classes=C, dim=M, **{option: largest})
+    assert kind == "result"
+    kind, value = outcome(loss, EMBEDDINGS, LABELS, generator=torch.Generator().manual_seed(1))
+    assert kind == "result"
+    assert torch.isfinite(value)
+    kind, message = outcome(create_loss, name, num_classes=C, dim=M, **{option: largest + 1})
+    assert kind == "refused"
+    assert f"at most {largest}" in message
+
+
 def images() -> Tensor:
     return tiny_batches(1)[0][0]
 
@@ -118,6 +139,27 @@ def test_every_number_of_a_record_is_finite(name: str) -> None:
     unread = [images()[0], images()[0, 0, 0], images()[:, :2], images() * torch.nan, images() / 0]  # shapes, numbers
     for wrong in ([], (images() * 50).to(torch.uint8), images() > 0, images().numpy(), [images().numpy()], *unread):
         assert outcome(predictor, wrong)[0] == "refused"
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        (name, option)
+        for name in list_uncertainties()
+        for option in ("samples", "train_samples")
+        if option in UNCERTAINTIES.options(name)
+    ],
+)
+def test_as_many_draws_as_an_option_takes_can_be_afforded(name: str, option: str) -> None:
+    contract, largest = UncertaintyContract(), int(UNCERTAINTIES.options(name)[option].range.high)
+    contract.name, contract.options = name, {option: largest}  # type: ignore[misc]
+    encoder, uncertainty, arguments = contract.prepared()
+    kind, record = outcome(uncertainty.bind(encoder, **arguments, seed=0), images()[:4])
+    assert kind == "result"
+    assert torch.isfinite(record.uncertainty).all()
+    kind, message = outcome(create_uncertainty, name, **{option: largest + 1})
+    assert kind == "refused"
+    assert f"at most {largest}" in message
 
 
 @pytest.mark.parametrize("name", [name for name in list_uncertainties() if create_uncertainty(name).fits])

@@ -141,7 +141,7 @@ def density(nu: Tensor, points: Tensor) -> Tensor:
 def test_vmf_value_and_gradient_are_those_of_the_expectation() -> None:
     """The sampled loss against the integral over the sphere that its draws estimate."""
     points, weights = sphere()
-    loss = create_loss("vmf", num_classes=3, dim=3, samples=60_000, scale=4.0, resultant=0.8).double()
+    loss = REGISTRY.get("vmf")(num_classes=3, dim=3, samples=60_000, scale=4.0, resultant=0.8).double()
     z = torch.tensor([[1.0, -2.0, 2.5]], dtype=DOUBLE, requires_grad=True)
     w, beta = loss.weight.detach(), 4.0
 
@@ -161,7 +161,7 @@ def test_vmf_value_and_gradient_are_those_of_the_expectation() -> None:
 def test_vmf_probabilities_integrate_over_images_and_classes() -> None:
     points, weights = sphere(16, 20)
     torch.manual_seed(3)
-    loss = create_loss("vmf", num_classes=2, dim=3, samples=40_000, scale=3.0, resultant=0.7).double()
+    loss = REGISTRY.get("vmf")(num_classes=2, dim=3, samples=40_000, scale=3.0, resultant=0.7).double()
     z = torch.tensor([[0.5, 1.0, -1.0]], dtype=DOUBLE)
     image, first, second = (weights * density(nu, points) for nu in (z[0], *loss.weight.detach()))
     expected = 0.0
@@ -174,7 +174,7 @@ def test_vmf_probabilities_integrate_over_images_and_classes() -> None:
 
 def test_el_nivmf_estimates_the_expected_likelihood() -> None:
     points, weights = sphere()
-    loss = create_loss("el_nivmf", num_classes=3, dim=3, samples=240_000, concentration=3.0, temperature=1.0).double()
+    loss = REGISTRY.get("el_nivmf")(num_classes=3, dim=3, samples=240_000, concentration=3.0, temperature=1.0).double()
     with torch.no_grad():
         loss.concentration += 0.4 * torch.randn(3, 3, generator=seeded(), dtype=DOUBLE)
     z = torch.tensor([[1.0, -2.0, 2.5]], dtype=DOUBLE, requires_grad=True)

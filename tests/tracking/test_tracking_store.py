@@ -365,6 +365,14 @@ def test_a_server_that_never_answers_costs_ten_seconds(tracked, monkeypatch):
     assert "MLFLOW_HTTP_REQUEST_TIMEOUT" not in os.environ
 
 
+@pytest.mark.parametrize("name", ["HTTP_REQUEST_TIMEOUT", "HTTP_REQUEST_MAX_RETRIES", "HTTP_TCP_KEEPALIVE"])
+def test_a_variable_that_mlflow_cannot_read_is_named(name, tracked, monkeypatch):
+    monkeypatch.setenv(f"MLFLOW_{name}", "abc")
+    for address in ("sqlite:///new.db", "http://127.0.0.1:9"):
+        with pytest.raises(FileError, match=rf"MLFLOW_{name}.*abc.*unset that variable"):
+            track("study", tracked.folders[:1], "reports/study", store_uri=address, artifact_root="unused")
+
+
 @pytest.mark.parametrize(
     "address",
     [

@@ -33,7 +33,7 @@ from probmetric.losses._base import SCALED, WITH_MARGIN, Loss, options_of, unit
 from probmetric.losses._nivmf import nivmf_log_likelihoods, unstretched_log_densities
 from probmetric.losses._released_vmf import quadratic_log_normalizer, released_samples
 from probmetric.losses.sample_proxy import Released, SampleProxyLoss, by_fidelity, some_rows
-from probmetric.registry import Count, NotNegative, Positive, When
+from probmetric.registry import NotNegative, Positive, StepCount, When
 
 RELEASED = Released(18.0, 0.003, 0.002)
 
@@ -50,7 +50,7 @@ class ELNivMF(SampleProxyLoss):
     def __init__(
         self,
         *,
-        samples: Count = 5,
+        samples: StepCount = 5,
         guidance: Literal[
             "none", "proxy_anchor", "proxy_anchor_nca", "proxy_nca", "proxy_nca_pp", "soft_triple"
         ] = "none",

@@ -37,7 +37,7 @@ from probmetric.losses import create_loss, register
 from probmetric.losses._base import SCALED, WITH_MARGIN, Loss, options_of, unit
 from probmetric.losses._flow import ConditionalFlow
 from probmetric.losses.soft_triple import SoftTriple
-from probmetric.registry import Count, LearningRate, NotNegative, Positive, Range, When
+from probmetric.registry import LearningRate, NotNegative, Positive, Range, StepCount, When
 
 LARGEST_EXPONENT = 20.0
 
@@ -55,7 +55,7 @@ class NIR(Loss):
         num_classes: int,
         dim: int,
         base: Literal["proxy_anchor", "proxy_anchor_nca", "proxy_nca", "soft_triple"] = "proxy_anchor",
-        proxies_per_class: Count = 10,
+        proxies_per_class: StepCount = 10,
         scale: Annotated[Positive | None, When(base=SCALED)] = None,
         margin: Annotated[float | None, When(base=WITH_MARGIN)] = None,
         pdml_weight: NotNegative = 0.0075,
@@ -67,9 +67,9 @@ class NIR(Loss):
         detach_proxies: bool = False,
         negative_pairs: bool = False,
         self_regularisation: Literal["none", "generate", "reverse_match", "generate_and_match"] = "none",
-        blocks: Count = 5,
-        width: Count = 128,
-        depth: Annotated[int, Range(low=2, high=1000)] = 8,
+        blocks: Annotated[int, Range(low=1, high=100)] = 5,
+        width: StepCount = 128,
+        depth: Annotated[int, Range(low=2, high=100)] = 8,
         condition: Literal["dense", "start", "mid", "end"] = "dense",
         fidelity: Literal["corrected", "as_published"] = "corrected",
     ) -> None:

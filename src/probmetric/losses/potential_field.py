@@ -44,7 +44,7 @@ from torch.autograd.function import once_differentiable
 
 from probmetric.losses import register
 from probmetric.losses._base import ChordLength, ProxyLoss, unit
-from probmetric.registry import CountOrZero, LearningRate, NotNegative, OptionValueError, Range
+from probmetric.registry import LearningRate, NotNegative, OptionValueError, Range
 
 TILE = 1024
 DENSE_SHARE, _LARGEST_LOG = 16, 60.0
@@ -64,7 +64,7 @@ class FieldLoss(ProxyLoss):
         *,
         num_classes: int,
         dim: int,
-        proxies_per_class: CountOrZero = 15,
+        proxies_per_class: Annotated[int, Range(low=0, high=1024)] = 15,
         delta_attraction: ChordLength = 0.2,
         delta_repulsion: ChordLength = 0.2,
         proxy_lr: LearningRate = 0.01,

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from probmetric.losses import register
 from probmetric.losses._base import ProxyLoss, cosine_similarities, unit
-from probmetric.registry import Count, LearningRate, NotNegative, Positive
+from probmetric.registry import LearningRate, NotNegative, Positive, StepCount
 
 
 @register
@@ -35,7 +35,7 @@ class SoftTriple(ProxyLoss):
         *,
         num_classes: int,
         dim: int,
-        proxies_per_class: Count = 10,
+        proxies_per_class: StepCount = 10,
         scale: Positive = 20.0,
         gamma: Positive = 0.1,
         margin: float = 0.01,

@@ -38,7 +38,7 @@ from probmetric.directional.normalizer import log_normalizer_of_square, scaled_r
 from probmetric.losses import register
 from probmetric.losses._base import Loss, bounded, unit
 from probmetric.losses._released_vmf import bounds_log_normalizer, bounds_scaled_ratio, released_samples
-from probmetric.registry import Count, LearningRate, NotNegative, OpenShare, Positive
+from probmetric.registry import LearningRate, NotNegative, OpenShare, Positive, StepCount
 
 
 @register
@@ -55,7 +55,7 @@ class VMF(Loss):
         *,
         num_classes: int,
         dim: int,
-        samples: Count = 10,
+        samples: StepCount = 10,
         resultant: OpenShare = 0.4,
         scale: Positive = 16.0,
         learn_scale: bool = True,

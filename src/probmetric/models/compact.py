@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from probmetric.models import register
 from probmetric.models._base import Encoder
 from probmetric.models._heads import create_pooling
-from probmetric.registry import Count, Share
+from probmetric.registry import Share, StepCount
 
 
 @register
@@ -30,7 +30,7 @@ class Compact(Encoder):
         dim: int,
         in_channels: int,
         image_size: int,
-        width: Count = 16,
+        width: StepCount = 16,
         pool: Literal["flatten", "average", "max", "average_max", "gem"] = "flatten",
         dropout: Share = 0.0,
     ) -> None:

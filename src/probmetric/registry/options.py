@@ -29,7 +29,7 @@ Flag = bool | Mapping[str, Any]
 
 REQUIRED = object()
 LARGEST = 10**6
-"""Largest count: of draws, proxies, images, pixels, epochs."""
+"""Largest count: of images, of epochs."""
 _FARTHEST, _NEAREST, _LONGEST = 1e15, 1e-15, 200
 _CHECKED: dict[str, tuple[type, ...]] = {
     "float": (int, float),
@@ -114,8 +114,12 @@ Fraction = Annotated[float, Range(above=0, high=1)]
 LearningRate = Annotated[float, Range(above=0, high=1e4)]
 Count = Annotated[int, Range(low=1, high=LARGEST)]
 CountOrZero = Annotated[int, Range(low=0, high=LARGEST)]
-Draws = Annotated[int, Range(low=2, high=LARGEST)]
+Draws = Annotated[int, Range(low=2, high=5000)]
 """Number of draws a spread is estimated from."""
+StepCount = Annotated[int, Range(low=1, high=1024)]
+"""Number that every step of training pays for: of draws, of proxies of a class, of units of a layer."""
+Pixels = Annotated[int, Range(low=1, high=10_000)]
+"""Side of an image."""
 ANY = Range()
 
 

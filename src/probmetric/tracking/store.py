@@ -97,11 +97,20 @@ def patience(seconds: int, retries: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_mlflow() -> Iterator[None]:
-    """Silence telemetry, migration chatter and printed addresses; to be entered before MLflow is imported."""
+    """Silence telemetry, migration chatter and printed addresses; to be entered before MLflow is imported.
+
+    Raises:
+        FileError: MLflow cannot read a variable of the environment.
+    """
     for name in ("MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"):
         os.environ.setdefault(name, "true")
-    import mlflow  # noqa: F401  (sets its own log level when imported)
+    try:
+        from mlflow import environment_variables as known  # MLflow sets its own log level when imported
 
+        for name in sorted(name for name in os.environ if name.startswith("MLFLOW_") and hasattr(known, name)):
+            getattr(known, name).get()
+    except ValueError as error:
+        raise FileError(f"MLflow cannot read the environment: {error}. Correct or unset that variable.") from None
     loggers = [logging.getLogger(name) for name in ("mlflow", "alembic")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

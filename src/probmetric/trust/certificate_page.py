@@ -18,13 +18,14 @@ def page(certificate: Certificate, of: str) -> str:
             f"Of the answers given, **at most {share} are wrong, with confidence {100 * certificate.confidence:g} %**; "
             f"{100 * certificate.coverage:.0f} % of such queries are answered."
         )
+    limit = "none" if threshold is None else f"{threshold:.6g}"
     unit = {"query": "queries"}.get(certificate.unit, "groups" if "in groups" in certificate.valid_for else "classes")
     rows = {
         "gallery": f"`{certificate.gallery[:16]}`, {certificate.gallery_classes} classes",
         "weights": f"`{certificate.weights[:16]}`",
         "calibration set": f"`{certificate.calibration[:16]}`, {certificate.queries} queries",
         "decides by": certificate.score,
-        "threshold": "none" if threshold is None else "none is needed" if threshold >= EVERYTHING else f"{threshold:.6g}",
+        "threshold": limit if threshold is None or threshold < EVERYTHING else "none is needed",
         "answered in calibration": f"{certificate.answered} ({100 * certificate.coverage:.1f} %)",
         "wrong among those": str(certificate.errors),
         "upper bound of the risk": f"{100 * certificate.risk_bound:.2f} %",

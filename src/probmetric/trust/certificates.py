@@ -382,7 +382,7 @@ def _search_queries(doubt: Doubles, wrong: Doubles, risk: float, delta: float) -
 
 
 def _below(doubt: float) -> float:
-    """Return the largest number below `doubt`, in float32 if `doubt` is one: it stays below where it is rounded to one."""
+    """Return the largest number below `doubt`, in float32 if `doubt` is one: rounded to float32 it stays below."""
     single = np.float32(doubt)
     return float(np.nextafter(single if single == doubt else doubt, np.float32(-np.inf)))
 

@@ -24,14 +24,14 @@ Made for two or three dimensions. In many, noise only lengthens distances, and t
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probmetric.losses._base import pairs_of
-from probmetric.registry import Count, NotNegative
+from probmetric.registry import NotNegative, Range
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import Fitting, Objective, Posterior, linear_head, polar
 from probmetric.uncertainty._gaussian import GaussianHead, LogVarianceHead
@@ -131,7 +131,7 @@ class HIB(GaussianHead):
     def __init__(
         self,
         *,
-        train_samples: Count = 8,
+        train_samples: Annotated[int, Range(low=1, high=100)] = 8,
         kl_weight: NotNegative = 1e-4,
         fidelity: Literal["corrected", "as_published"] = "corrected",
         **shared: Any,

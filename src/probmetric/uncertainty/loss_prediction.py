@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probmetric.lazy import uncompiled
-from probmetric.registry import Count, LearningRate
+from probmetric.registry import Count, LearningRate, StepCount
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import (
     DirectionalBatch,
@@ -35,7 +35,7 @@ class LossPrediction(Uncertainty):
     fits, trains, needs_classifier = True, True, True
     needs = ("0.weight",)
 
-    def __init__(self, *, width: Count = 256, epochs: Count = 20, learning_rate: LearningRate = 1e-3) -> None:
+    def __init__(self, *, width: StepCount = 256, epochs: Count = 20, learning_rate: LearningRate = 1e-3) -> None:
         self.width, self.epochs, self.learning_rate = width, epochs, learning_rate
 
     def fitted(self, fitting: Fitting) -> Posterior:

@@ -12,14 +12,14 @@ The sampler is exact for every κ and M (see `probmetric.directional`).
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from probmetric.directional import VonMisesFisher
 from probmetric.losses import Loss
-from probmetric.registry import Count
+from probmetric.registry import Range
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import DirectionalBatch, Predictor, Uncertainty
 
@@ -39,7 +39,7 @@ class VMF(Uncertainty):
     def __init__(
         self,
         *,
-        samples: Count = 10,
+        samples: Annotated[int, Range(low=1, high=5000)] = 10,
         probabilities: Literal["auto", "loss", "sampled"] = "auto",
         keep_samples: bool = True,
     ) -> None:

@@ -33,7 +33,7 @@ from probmetric.data.draws import uniforms
 from probmetric.data.manifest import OptionError
 from probmetric.data.views import register
 from probmetric.data.views._base import Images, View
-from probmetric.registry import Count, CountOrZero, Range
+from probmetric.registry import Pixels, Range
 
 Jitter = tuple[float, float, float, float]
 Normalisation = Literal["backbone", "imagenet"]
@@ -62,8 +62,8 @@ class Photos(View):
         std: standard deviation of every channel.
     """
 
-    size: Count = 224
-    resize: CountOrZero | None = None
+    size: Pixels = 224
+    resize: Annotated[int, Range(low=0, high=10_000)] | None = None
     square: bool = False
     scale: Annotated[tuple[float, float], Range(above=0, high=1)] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
