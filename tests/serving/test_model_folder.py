@@ -16,6 +16,8 @@ from probmetric.data import open_images
 from probmetric.errors import ProbMetricError
 from probmetric.io import FileError, write_tensors
 from probmetric.runs.folder import RunFolder
+from probmetric.serving.card import card
+from probmetric.serving.record import ModelRecord
 from probmetric.uncertainty import Predictor
 
 
@@ -122,11 +124,21 @@ def test_all_bad_images_are_named_at_once_with_what_to_do(model, tmp_path):
 
 def test_the_card_says_data_protocol_metrics_and_licence(project, tmp_path):
     model = probmetric.load(project / "results" / PLAIN)
-    card = (model.save(tmp_path / "m", license="CC0-1.0") / "README.md").read_text()
+    text = (model.save(tmp_path / "m", license="CC0-1.0") / "README.md").read_text()
     metrics = RunFolder(project / "results" / PLAIN).metrics
-    assert f"| Recall@1 | {metrics['retrieval/recall_at_1']:.4f} |" in card
-    for text in ("license: CC0-1.0", "| test | 539 | 10 |", "closed set", "scanned digits"):
-        assert text in card
+    assert f"| Recall@1 | {metrics['retrieval/recall_at_1']:.4f} |" in text
+    for part in ("license: CC0-1.0", "| test | 539 | 10 |", "closed set", "scanned digits"):
+        assert part in text
+
+
+def test_the_card_names_network_and_weights_so_that_others_can_take_the_same(model):
+    fields = model.record.model_dump(mode="json")
+    (member,) = fields["members"]
+    member["settings"]["backbone"] = {"name": "timm", "tag": "tf_efficientnet_lite0.in1k", "head": "none"}
+    member["facts"]["pretrained_sha256"] = "5793"
+    text = card(ModelRecord.model_validate(fields))
+    assert "\nbackbone timm (tag tf_efficientnet_lite0.in1k, head none), loss " in text
+    assert "\nIt started from pretrained weights, SHA-256 `5793`.\n" in text
 
 
 def test_the_interval_of_a_share_is_wilsons():

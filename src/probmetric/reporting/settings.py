@@ -9,6 +9,7 @@ from typing import Any
 
 from probmetric.io import open_tensors, present
 from probmetric.reporting.experiment import ReportContext
+from probmetric.reporting.words import component_words, value_words
 from probmetric.runs.folder import RunFolder, flatten
 
 HOW_TO_ADD_FROZEN = (
@@ -75,22 +76,17 @@ def _settings(context: ReportContext, runs: list[RunFolder]) -> dict[str, str]:
     left_out += ("training.head_init",) if _headless(nested) else ()
     values = {}
     for name, (heading, component) in _SETTINGS.items():
-        value = _component(nested.get(component)) if component else _shown(flat.get(name))
+        choice = nested.get(component)
+        if component:
+            known = isinstance(choice, Mapping)
+            value = component_words(str(choice.get("name")), choice.get("options") or {}) if known else ""
+        else:
+            value = value_words(flat.get(name))
         if value and name not in left_out:
             values[heading] = value
     values |= {"Fidelity": run.fidelity.replace("_", " ")} | _of_encoder(context.trained_by(run))
     seconds = [taken for each in runs if (taken := context.trained_by(each).times.get("training/seconds"))]
     return values | ({"Seconds of training": f"{fmean(seconds):.0f}"} if seconds else {})
-
-
-def _component(choice: Any) -> str:
-    """Return `timm (tag tf_efficientnet_lite0, head none)` for a component and its options."""
-    if not isinstance(choice, Mapping):
-        return ""
-    options = ", ".join(
-        f"{name.replace('_', ' ')} {_shown(value)}" for name, value in (choice.get("options") or {}).items()
-    )
-    return f"{choice.get('name')} ({options})" if options else str(choice.get("name"))
 
 
 def _of_encoder(run: RunFolder) -> dict[str, str]:
@@ -111,7 +107,3 @@ def _of_encoder(run: RunFolder) -> dict[str, str]:
         numbers = sum(math.prod(shape) for shape in shapes)
         values["Model size"] = f"{numbers / 1e6:.3g} million numbers, {run.weights_file().stat().st_size / 1e6:.3g} MB"
     return {name: value for name, value in values.items() if value}
-
-
-def _shown(value: Any) -> str:
-    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from probmetric.runs.names import LabelNoise, split_data_name
 
@@ -39,6 +40,17 @@ def plus_minus(half_width: float | None, digits: int) -> str:
         return ""
     text = f"{half_width:.{digits}f}"
     return f" ± <{10.0**-digits:.{digits}f}" if float(text) == 0 else f" ± {text}"
+
+
+def value_words(value: Any) -> str:
+    """Return a setting's value as a configuration file holds it, nothing for None."""
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def component_words(name: str, options: Mapping[str, Any]) -> str:
+    """`timm (tag tf_efficientnet_lite0.in1k, head none)`."""
+    words = ", ".join(f"{option.replace('_', ' ')} {value_words(value)}" for option, value in options.items())
+    return f"{name} ({words})" if words else name
 
 
 def chance_words(probability: float) -> str:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from probmetric.reporting.words import component_words
 from probmetric.serving.preprocessing import preprocess, preprocessing
 from probmetric.serving.record import ModelRecord
 
@@ -34,13 +35,16 @@ def _front(record: ModelRecord) -> Iterator[str]:
     members = f", {len(record.members)} members" if len(record.members) > 1 else ""
     channels, side = record.shape
     yield from ("---", f"license: {record.license}", "library_name: probmetric", "---", f"# {record.name}", "")
-    loss = settings.loss.name if settings.loss else "none"
-    tensor, dim = record.transform.tensor, record.members[0].facts.dim
+    loss = component_words(settings.loss.name, settings.loss.options) if settings.loss else "none"
+    tensor, facts = record.transform.tensor, record.members[0].facts
     inputs = f"tensors of shape {tensor}" if tensor else f"{channels} x {side} x {side} pixels"
-    yield f"Image embeddings of {dim} dimensions{members}, from {inputs}:"
+    yield f"Image embeddings of {facts.dim} dimensions{members}, from {inputs}:"
     network = record.members[0].network
-    backbone = f"backbone {settings.backbone.name}" if network is None else f"a network of one's own, {network.kind}"
-    yield f"{backbone}, loss {loss}, uncertainty {record.uncertainty.name}."
+    backbone = component_words(settings.backbone.name, settings.backbone.options)
+    encoder = f"backbone {backbone}" if network is None else f"a network of one's own, {network.kind}"
+    yield f"{encoder}, loss {loss}, uncertainty {component_words(record.uncertainty.name, record.uncertainty.options)}."
+    if facts.pretrained_sha256:
+        yield f"It started from pretrained weights, SHA-256 `{facts.pretrained_sha256}`."
     yield f"Licence: {record.license}."
 
 
