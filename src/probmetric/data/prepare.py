@@ -151,7 +151,9 @@ def _readable(table: Table, placed: Placed) -> tuple[np.ndarray, list[str]]:
         return mask, [f"{len(reasons)} image(s) left out because they cannot be read; see left_out"]
     if len(reasons) == 1:
         raise DataError(reasons[0])
-    raise listed_problems(f"{len(reasons)} images cannot be read:", reasons)
+    raise listed_problems(
+        f"{len(reasons)} images cannot be read (of your own data `on_error: skip` leaves them out):", reasons
+    )
 
 
 def repeated(columns: dict[str, np.ndarray], marks: np.ndarray, readable: np.ndarray) -> tuple[np.ndarray, list[str]]:
