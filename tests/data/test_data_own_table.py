@@ -71,7 +71,7 @@ def test_named_splits_and_groups_are_kept(tmp_path):
     [
         ("", "lists nothing"),
         ("path,label\n", "lists nothing"),
-        ("path,kind\na/0.png,x\n", "has no column 'label'; it has path, kind"),
+        ("path,kind\na/0.png,x\n", "has no column 'label'; it has path, kind. .*init --label-column"),
         ("path,label,label\na,b,c\n", "named twice"),
         ("path,label\na/0.png\n", "line 2: 1 of 2 columns"),
         ("path,label\n../../etc/passwd,x\na/0.png,y", "row 1: .* leaves the folder"),
