@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from probmetric.cli import parser
+from probmetric.cli import main, parser
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+README = ROOT / "README.md"
+PAGES = sorted([README, *(ROOT / "docs").rglob("*.md")])
 PYTHON = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 SHELL = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -58,6 +59,14 @@ def test_blocks_print_what_stands_below_them(page, tmp_path, monkeypatch):
         with contextlib.redirect_stdout(printed):
             exec(compile(block, page.name, "exec"), names)
         assert printed.getvalue() == expected
+
+
+def test_the_first_command_of_the_readme_prints_what_stands_below_it(capsys):
+    first, printed = re.search(r"```sh\n(.*?)```\n```text\n(.*?)```", README.read_text("utf-8"), re.DOTALL).groups()
+    command = shlex.split(first.splitlines()[0], comments=True)
+    assert main(command[1:]) == 0
+    lines = iter(capsys.readouterr().out.splitlines())
+    assert all(line in lines for line in printed.splitlines()), "in this order, others may stand between"
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
