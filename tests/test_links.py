@@ -69,3 +69,14 @@ def test_what_is_named_for_mutants_is_there():
 def test_guide_pages_are_short(page):
     prose = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     assert len(prose.split()) <= 900
+
+
+def test_guide_pages_show_what_comes_out():
+    """A picture or what is printed; three pages have neither: what comes out is that of another page, elsewhere."""
+    pages = [page for page in PAGES if page.startswith("docs/guide/")]
+    without = {
+        Path(page).name
+        for page in pages
+        if not re.search(r"^!\[|^```(text|json)$|\| !\[", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert without == {"clusters.md", "components.md", "kubernetes.md"}
