@@ -139,7 +139,7 @@ def listed_in(file: Path, names: dict[str, str], columns: Columns) -> Columns:
     for role in ("path", "label"):
         if names[role] not in columns:
             raise DataError(
-                f"{file} has no column {names[role]!r}; it has {', '.join(columns)}. Name it: "
+                f"{file} has no column {names[role]!r} of texts or numbers; it has {', '.join(columns)}. Name it: "
                 f"`{role}_column: ...` (`probmetric init --{role}-column ...`)."
             )
     texts = {role: _texts(file, role, columns[name]) for role, name in names.items() if name in columns}
