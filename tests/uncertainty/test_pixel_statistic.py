@@ -28,3 +28,8 @@ def test_smooth_images_have_no_noise():
     encoder = TinyEncoder(inputs=64).eval()
     result = create_uncertainty("pixel_statistic").bind(encoder, seed=0)(ramp)
     assert torch.allclose(result.uncertainty, torch.zeros(2), atol=1e-6)
+
+
+def test_inputs_that_are_no_images_are_refused_in_a_sentence():
+    with pytest.raises(ValueError, match=r"pixel_statistic reads images \(B, C, H, W\); these are \(4, 12\)"):
+        create_uncertainty("pixel_statistic").bind(TinyEncoder().eval(), seed=0)(torch.rand(4, 12))

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from probmetric.registry import OptionValueError
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import DirectionalBatch, Predictor, Uncertainty, polar
 
@@ -35,6 +36,8 @@ class PixelStatistic(Uncertainty):
 
     def represent(self, images: Tensor, predictor: Predictor) -> DirectionalBatch:
         """Return directions of `images` (B, C, H, W) with the statistic as doubt."""
+        if images.ndim != 4:
+            raise OptionValueError(f"pixel_statistic reads images (B, C, H, W); these are {tuple(images.shape)}.")
         grey = images.mean(dim=1, keepdim=True)
         doubt = self._noise(grey) if self.statistic == "noise" else grey.flatten(1).std(dim=1)
         return DirectionalBatch(
