@@ -71,7 +71,10 @@ def test_named_splits_and_groups_are_kept(tmp_path):
     [
         ("", "lists nothing"),
         ("path,label\n", "lists nothing"),
-        ("path,kind\na/0.png,x\n", "has no column 'label'; it has path, kind. .*init --label-column"),
+        (
+            "path,kind\na/0.png,x\n",
+            "has no column 'label' of texts or numbers; it has path, kind. .*init --label-column",
+        ),
         ("path,label,label\na,b,c\n", "named twice"),
         ("path,label\na/0.png\n", "line 2: 1 of 2 columns"),
         ("path,label\n../../etc/passwd,x\na/0.png,y", "row 1: .* leaves the folder"),
@@ -100,6 +103,13 @@ def test_a_hostile_table_is_refused(tmp_path, text, says):
     (tmp_path / "s.csv").write_text(text)
     with pytest.raises(DataError, match=says):
         prepared(tmp_path / "s.csv", tmp_path / "shop", split="by_image")
+
+
+def test_a_column_of_lists_is_no_label(tmp_path):
+    paths = pictures(tmp_path, 4)
+    pq.write_table(pa.table({"path": paths, "label": [["x", "y"], ["x"], ["y"], []]}), tmp_path / "s.parquet")
+    with pytest.raises(DataError, match="no column 'label' of texts or numbers; it has path"):
+        prepared(tmp_path / "s.parquet", tmp_path / "shop")
 
 
 @pytest.mark.parametrize(

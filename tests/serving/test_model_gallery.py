@@ -102,6 +102,22 @@ def test_a_torch_dataset_is_a_gallery(model):
     assert gallery.class_names == ["0", "1", "0", "1", "0"]
 
 
+def test_a_loose_image_beside_class_folders_is_named(model, tmp_path, caplog):
+    from PIL import Image
+
+    for name in ("cat/a.png", "dog/b.png"):
+        (tmp_path / name).parent.mkdir()
+        Image.new("L", (32, 32)).save(tmp_path / name)
+    gallery = probmetric.Gallery.create(model, tmp_path)
+    assert "no class" not in caplog.text
+    Image.new("L", (32, 32), 9).save(tmp_path / "cover.png")
+    gallery.add(model, tmp_path)
+    assert f"1 of 3 images have no class, such as {tmp_path}/cover.png: no answer has a P(right)" in caplog.text
+    caplog.clear()
+    probmetric.Gallery.create(model, [tmp_path / "cover.png"])
+    assert "no class" not in caplog.text
+
+
 def test_links_out_of_the_folder_are_not_followed_unless_told_to(model, exported, tmp_path, caplog, capsys):
     from PIL import Image
 

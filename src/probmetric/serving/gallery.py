@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 import numpy as np
 
 from probmetric.data.loose import LooseImages, loose_images
-from probmetric.errors import ServingError
+from probmetric.errors import ServingError, harmless
 from probmetric.io import alone, present
 from probmetric.io.folders import claim_folder
 from probmetric.metrics.arrays import row_norms
@@ -349,6 +349,13 @@ class Gallery:
                 "%d of %d images are among those the model was trained on; they calibrate nothing", count, len(kept)
             )
         self._set(self._content.joined(content if paths is not None else self._content.named_apart(content)))
+        if self.class_names.count("") not in (0, len(self)):
+            unnamed = [path for path, name in zip(self.paths, self.class_names, strict=True) if not name]
+            log.warning(
+                "%d of %d images have no class, such as %s: no answer has a P(right), and none can be certified. Put "
+                "them in folders of classes, or remove them from the gallery",
+                *(len(unnamed), len(self), harmless(unnamed[0])),
+            )
         return len(kept)
 
     def take(
