@@ -78,8 +78,8 @@ def _settings(context: ReportContext, runs: list[RunFolder]) -> dict[str, str]:
     for name, (heading, component) in _SETTINGS.items():
         choice = nested.get(component)
         if component:
-            known = isinstance(choice, Mapping)
-            value = component_words(str(choice.get("name")), choice.get("options") or {}) if known else ""
+            named = choice if isinstance(choice, Mapping) else {}
+            value = component_words(str(named["name"]), named.get("options") or {}) if named else ""
         else:
             value = value_words(flat.get(name))
         if value and name not in left_out:
