@@ -227,7 +227,7 @@ def digest_of(value: Any) -> str:
 
 @contextlib.contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """Yield an empty file to write, in a folder beside `path`; on success it is flushed and renamed to `path`.
+    """Yield an empty file in a folder beside `path`; on success it is flushed and renamed to `path`, else removed.
 
     Readers see the old file or the new one, never half of it, also after a power cut or SIGKILL.
 

@@ -48,7 +48,7 @@ def value_words(value: Any) -> str:
 
 
 def component_words(name: str, options: Mapping[str, Any]) -> str:
-    """`timm (tag tf_efficientnet_lite0.in1k, head none)`."""
+    """Return `timm (tag tf_efficientnet_lite0.in1k, head none)` for a component and its options."""
     words = ", ".join(f"{option.replace('_', ' ')} {value_words(value)}" for option, value in options.items())
     return f"{name} ({words})" if words else name
 

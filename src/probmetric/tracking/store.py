@@ -105,10 +105,10 @@ def quiet_mlflow() -> Iterator[None]:
     for name in ("MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"):
         os.environ.setdefault(name, "true")
     try:
-        from mlflow import environment_variables as known  # MLflow sets its own log level when imported
+        from mlflow import environment_variables as variables  # MLflow sets its own log level when imported
 
-        for name in sorted(name for name in os.environ if name.startswith("MLFLOW_") and hasattr(known, name)):
-            getattr(known, name).get()
+        for name in sorted(name for name in os.environ if name.startswith("MLFLOW_") and hasattr(variables, name)):
+            getattr(variables, name).get()
     except ValueError as error:
         raise FileError(f"MLflow cannot read the environment: {error}. Correct or unset that variable.") from None
     loggers = [logging.getLogger(name) for name in ("mlflow", "alembic")]
