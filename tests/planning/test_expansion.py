@@ -337,13 +337,29 @@ def test_a_target_that_no_planned_experiment_has_is_told_with_the_way_to_it(para
         ("glyphs/contrastive+dim=32+dim=32/seed0", "glyphs/contrastive+dim=32/seed0"),
         ("glyphs/contrastive+training.epochs=3+dim=32/seed0", "+dim=32+training.epochs=3"),
         ("glyphs/contrastive+training.epochs=03/seed0", "written in an unusual way"),
-        ("glyphs/contrastive+training.epochs=3.0/seed0", "write 3"),
+        ("glyphs/contrastive+training.epochs=3.0/seed0", "glyphs/contrastive+training.epochs=3/seed0"),
+        ("glyphs/arcface+loss.scale=64.0/seed0", "glyphs/arcface+loss.scale=64/seed0"),
+        ("glyphs/contrastive+training.learning_rate=1.0/seed0", "training.learning_rate=1/seed0"),
+        ("glyphs/contrastive+training.epochs=true/seed0", "write 1"),
+        ("glyphs/contrastive+training.channels_last=1/seed0", "write true"),
+        ("glyphs/contrastive+training.channels_last=yes/seed0", "write true"),
         ("glyphs/contrastive+dim=1_0/seed0", "written in an unusual way"),
     ],
 )
 def test_a_run_has_one_name(params, name, fix):
     with pytest.raises(ConfigError, match=re.escape(fix)):
         find_run(params, name)
+
+
+def test_one_run_written_twice_in_an_experiment_is_one_run(params):
+    grid = {"datasets": ["glyphs"], "methods": ["arcface"], "seeds": [0]}
+    for key, values in (("loss.scale", [64, 64.0]), ("training.learning_rate", [1, 1.0]), ("training.epochs", [3, "3"])):
+        runs = expand(params, Experiment(title="", runs=[grid | {"set": {key: values}}]))
+        assert [run.name for run in runs] == [f"glyphs/arcface+{key}={values[0]}/seed0"]
+    with pytest.raises(ConfigError, match=r"'1e-3'; write 0.001"):
+        expand(params, Experiment(title="", runs=[grid | {"set": {"training.learning_rate": ["1e-3"]}}]))
+    with pytest.raises(ValueError, match=r"write 0.2: the rate stands in the names of runs"):
+        Experiment(title="", runs=[grid | {"noise": [0.2000001]}])
 
 
 @pytest.mark.parametrize(

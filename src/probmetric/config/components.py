@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
 
@@ -25,7 +25,16 @@ from probmetric.registry import Registry, nearest
 
 Fidelity = Literal["corrected", "as_published"]
 Seed = Annotated[int, Field(ge=0, le=2**63)]
-Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+def _as_named(rate: float) -> float:
+    """Refuse a rate that the name of a run cannot say: `noise0.2` would stand for .2000001 too."""
+    if float(f"{rate:g}") != rate:
+        raise ValueError(f"write {rate:g}: the rate stands in the names of runs, with six digits")
+    return abs(rate)
+
+
+Rate = Annotated[float, Field(ge=0.0, lt=1.0), AfterValidator(_as_named)]  # of label noise
 OWN_VIEW = "own"
 _CHECKED = "checked"
 _SIZE = "The size of images is `view: {size: 224}`, or `view.size` as an override."

@@ -306,6 +306,8 @@ def _change(params: Params, draft: Draft, overrides: Mapping[str, Any]) -> None:
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        value = int(value)  # 64.0 and 64 are one run
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", text):
         raise ConfigError(f"override value {value!r} cannot stand in a folder name; use letters, digits and _.- only.")
@@ -353,9 +355,9 @@ def _value(text: str) -> Any:
 
 
 def _check_written(settings: RunSettings, overrides: Mapping[str, Any], where: str) -> None:
-    """Raise `ConfigError` for a whole number written otherwise (3.0, "3"): it would be one run under two names."""
+    """Raise `ConfigError` for a value written otherwise (3.5e-4, yes): it would be one run under two names."""
     for key, value in overrides.items():
         part, _, name = key.partition(".")
         taken = getattr(getattr(settings, part, None), name, None) if name else getattr(settings, part, None)
-        if isinstance(taken, int) and not isinstance(taken, bool) and type(value) is not int:
-            raise ConfigError(f"{where}: override {key} is {value!r}; write {taken}.")
+        if isinstance(taken, bool | int | float) and _short(taken) != _short(value):
+            raise ConfigError(f"{where}: override {key} is {value!r}; write {_short(taken)}.")
