@@ -198,6 +198,18 @@ EDITS = {
         {"mine.py": "from lib.deep import x\n", "lib/__init__.py": "scale = 1\n", "lib/deep.py": "x = 1\n"},
         {"lib/__init__.py": "scale = 2\n"},
     ),
+    "what that package imports and what acts": (
+        TWO
+        | {"mine.py": "from lib.deep import x\n", "lib/__init__.py": "from . import side\n", "lib/deep.py": "x = 1\n"}
+        | {"lib/side.py": "import one\none.scale = 1\n"},
+        {"lib/side.py": "import one\none.scale = 2\n"},
+    ),
+    "which module is acted on": (
+        TWO
+        | {"mine/__init__.py": "import patching\n", "mine/deep.py": "import one, two\n"}
+        | {"patching.py": "import one as changed\nsetattr(changed, 'scale', abs)\n"},
+        {"patching.py": "import two as changed\nsetattr(changed, 'scale', abs)\n"},
+    ),
     "from . import": (
         {"mine/__init__.py": "from . import part\n", "mine/part.py": "x = 1\n"},
         {"mine/part.py": "x = 2\n"},
@@ -258,13 +270,14 @@ EDITS = {
 def test_what_a_plugin_reaches_counts(edit, tmp_path, monkeypatch):
     files, changed = EDITS[edit]
     plugin(tmp_path, monkeypatch, files)
-    before = set(module_digests("mine").values())
+    module = "mine.deep" if "mine/deep.py" in files else "mine"
+    before = set(module_digests(module).values())
     source_digest.remember()
     plugin(tmp_path, monkeypatch, changed)
-    assert set(module_digests("mine").values()) != before
+    assert set(module_digests(module).values()) != before
     source_digest.remember()
     plugin(tmp_path, monkeypatch, files)
-    assert set(module_digests("mine").values()) == before
+    assert set(module_digests(module).values()) == before
 
 
 def test_a_package_that_only_lists_its_modules_does_not_count(tmp_path, monkeypatch):

@@ -56,20 +56,33 @@ def module_digests(*modules: str) -> dict[str, str]:
     for module in modules:
         if source_file(module) is None:
             raise ModuleNotFoundError(f"{module} has no Python source file; its code cannot be told from other code.")
-    names = closure(*modules)
+    names = _run(*modules)
     digests = {name: _content(name) for name in names}
     links = _links(digests, {name: _targets(name) for name in names})
     return digests | _packages(names) | {LINKS: links}
 
 
 def _packages(names: Iterable[str]) -> dict[str, str]:
-    """Return package -> digest of what runs first when one of the users' modules `names` is imported; not of nothing.
-
-    What such a package imports does not count by itself: it often lists all its modules.
-    """
-    parents = {name[:end] for name in names if not is_own(name) for end, sign in enumerate(name) if sign == "."}
-    files = {name: file for name in sorted(parents - set(names)) if (file := source_file(name))}
+    """Return package -> digest of what runs before the users' modules `names` can be imported; not of nothing."""
+    files = {name: file for name in sorted(_parents(names) - set(names)) if (file := source_file(name))}
     return {name: _content(name) for name, file in files.items() if _facts(file).digest not in _NOTHING}
+
+
+def _parents(names: Iterable[str]) -> set[str]:
+    return {name[:end] for name in names if not is_own(name) for end, sign in enumerate(name) if sign == "."}
+
+
+def _run(*modules: str) -> tuple[str, ...]:
+    """Return the closure of `modules`, with what the packages around them import if it acts when it is imported.
+
+    What defines alone does not count: a package often lists all its modules.
+    """
+    names = closure(*modules)
+    around = closure(*_parents(names))
+    acting = [
+        name for name in set(around) - {*names, *_parents(names)} if (file := source_file(name)) and _facts(file).acts
+    ]
+    return _run(*names, *acting) if acting else names
 
 
 @functools.cache
@@ -170,6 +183,7 @@ class _Facts:
             TYPE_CHECKING.
         texts: strings that could name a file.
         reads: whether a call at the top of the module reads a file.
+        acts: whether importing it calls something or sets an attribute or item: other modules may then differ.
     """
 
     digest: str
@@ -177,6 +191,7 @@ class _Facts:
     passed_on: dict[str, tuple[str, str]]
     texts: list[str] = field(default_factory=list)
     reads: bool = False
+    acts: bool = False
 
 
 @dataclass(frozen=True)
@@ -266,7 +281,7 @@ def _facts(path: Path) -> _Facts:
     if kept and kept["stamp"] == stamp:
         passed_on = {name: (module, there) for name, (module, there) in kept["passed_on"].items()}
         imports = [_Import(**each) for each in kept["imports"]]
-        return _Facts(kept["digest"], imports, passed_on, kept["texts"], kept["reads"])
+        return _Facts(kept["digest"], imports, passed_on, kept["texts"], kept["reads"], kept["acts"])
     facts = _read(path)
     _keep(path, stamp, asdict(facts))
     return facts
@@ -299,7 +314,7 @@ def _keep(path: Path, stamp: list[int], values: dict[str, Any]) -> None:
 @functools.cache
 def _remembered() -> dict[str, Any]:
     kept = remembered_json(MEMORY)
-    return kept if isinstance(kept, dict) and kept.get("format") == 3 else {"format": 3}
+    return kept if isinstance(kept, dict) and kept.get("format") == 4 else {"format": 4}
 
 
 def remember() -> None:
@@ -321,7 +336,8 @@ def _read(path: Path) -> _Facts:
     }
     strings = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
     texts = sorted({text for text in strings if isinstance(text, str) and 0 < len(text) < 200 and text.isprintable()})
-    return _Facts(_short_digest(plain), imports, passed_on, texts, any(map(_calls_reader, _run_at_import(tree))))
+    run = list(_run_at_import(tree))
+    return _Facts(_short_digest(plain), imports, passed_on, texts, any(map(_calls_reader, run)), any(map(_acts, run)))
 
 
 def _imported_by_call(tree: ast.AST) -> list[str]:
@@ -349,6 +365,11 @@ def _run_at_import(node: ast.AST) -> Iterator[ast.AST]:
 
 def _calls_reader(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and (_called(node) in _READERS or _called(node).startswith("read_"))
+
+
+def _acts(node: ast.AST) -> bool:
+    stored = isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load)
+    return stored or isinstance(node, ast.Call)
 
 
 def _called(call: ast.Call) -> str:
