@@ -353,7 +353,8 @@ def test_a_run_has_one_name(params, name, fix):
 
 def test_one_run_written_twice_in_an_experiment_is_one_run(params):
     grid = {"datasets": ["glyphs"], "methods": ["arcface"], "seeds": [0]}
-    for key, values in (("loss.scale", [64, 64.0]), ("training.learning_rate", [1, 1.0]), ("training.epochs", [3, "3"])):
+    twice = {"loss.scale": [64, 64.0], "training.learning_rate": [1, 1.0], "training.epochs": [3, "3"]}
+    for key, values in twice.items():
         runs = expand(params, Experiment(title="", runs=[grid | {"set": {key: values}}]))
         assert [run.name for run in runs] == [f"glyphs/arcface+{key}={values[0]}/seed0"]
     with pytest.raises(ConfigError, match=r"'1e-3'; write 0.001"):

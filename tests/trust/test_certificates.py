@@ -180,6 +180,9 @@ def test_a_certificate_is_read_as_it_was_written_and_refuses_what_it_is_not_for(
     assert found.answers([]).shape == (0,)
 
 
+MAP = {"scores": ["gap"], "centre": [0.5], "scale": [0.1], "weights": [1], "bias": 0, "answers": 9}
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -196,6 +199,15 @@ def test_a_certificate_is_read_as_it_was_written_and_refuses_what_it_is_not_for(
         {"reference": ["x"]},
         {"p_right": {"kind": "logistic"}},
         {"p_right": 5},
+        {"p_right": MAP | {"low": ""}},
+        {"p_right": MAP | {"squares": {}, "low": [], "high": []}},
+        {"p_right": MAP | {"scale": [0]}},
+        {"p_right": MAP | {"answers": "many"}},
+        {"p_right": MAP | {"bias": 10**400}},
+        {"queries": True},
+        {"unit": "x"},
+        {"errors": 501},
+        {"risk_bound": 0.3},
         {"unknown": 1},
     ],
 )
@@ -208,6 +220,12 @@ def test_a_certificate_of_other_values_is_refused(tmp_path, change):
     write_json(path, signed(values | change))
     with pytest.raises(CertificateError, match=r"certificate\.json"):
         Certificate.load(path)
+
+
+def test_a_map_to_p_right_that_fits_is_read(tmp_path):
+    doubt, right = drawn(np.random.default_rng(4), 500)
+    certify(doubt, right, risk=0.2, p_right=MAP).save(tmp_path / "certificate.json")
+    assert Certificate.load(tmp_path / "certificate.json").p_right == MAP
 
 
 def test_a_certificate_without_its_digest_is_refused(tmp_path):

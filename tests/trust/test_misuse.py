@@ -402,7 +402,7 @@ def test_shares_near_the_risk_want_many_checks_and_no_time():
     for share, risk in ((0.309, 0.30866), (0.5002, 0.5), (0.05001, 0.05)):
         start = time.process_time()
         needed = checks_needed(share, risk=risk)
-        assert time.process_time() - start < 4
+        assert time.process_time() - start < 1
         assert needed == pytest.approx(risk * (1 - risk) * (norm.isf(0.01) / (share - risk)) ** 2, rel=0.03)
     assert checks_needed(0.3000001, risk=0.3) == np.inf
 

@@ -29,7 +29,10 @@ def to_numpy(values: Any) -> NDArray[Any]:
         if str(values.dtype) == "torch.bfloat16":
             values = values.float()
         return np.asarray(values.numpy())
-    return np.asarray(values)
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise ValueError(f"{values!s:.80} is no array: its rows have several lengths.") from None
 
 
 def matrix(values: Any, name: str) -> NDArray[np.float32]:
@@ -140,6 +143,12 @@ def check_choice(value: Any, name: str, allowed: Sequence[Any]) -> None:
     """Raise a ValueError if argument `name` is none of the `allowed`."""
     if value not in allowed:
         raise ValueError(f"{name} is {value!r}; allowed: {', '.join(map(repr, allowed))}.")
+
+
+def check_number(value: Any, name: str) -> None:
+    """Raise a TypeError if argument `name` is no number."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise TypeError(f"{name} is {value!r:.80}; expected a number.")
 
 
 def check_count(value: Any, name: str, *, least: int = 1, most: float = np.inf) -> None:

@@ -101,7 +101,9 @@ def pairwise_tests(samples: Mapping[str, Sample], *, least: int = LEAST_SEEDS) -
     for name, sample in samples.items():
         if not isinstance(sample, Sample):
             raise TypeError(f"samples[{name!r}] is a {type(sample).__name__}; expected a Sample of the method.")
-        arrays.check_mapping(sample.values, f"samples[{name!r}].values")
+        for part in ("values", "contributions", "errors"):
+            arrays.check_mapping(getattr(sample, part), f"samples[{name!r}].{part}")
+        arrays.check_count(sample.units, f"samples[{name!r}].units", least=0)
         finite_vector(list(sample.values.values()), f"samples[{name!r}].values")
     pooled = _pooled({name: sample for name, sample in samples.items() if len(sample.values) >= least})
     pairs = {

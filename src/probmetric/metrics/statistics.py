@@ -22,7 +22,7 @@ from probmetric.metrics import arrays
 Doubles = NDArray[np.float64]
 
 LEVEL = 0.05
-LEAST_SEEDS = 3
+LEAST_SEEDS, MOST_SEEDS = 3, 1_000_000
 SMALLEST_SHARE = 0.1
 SMALLEST_STEP = 0.001
 LARGEST = 1e100
@@ -221,6 +221,9 @@ def seeds_needed(effect_size: float, *, level: float = 0.05, power: float = 0.8,
         >>> seeds_needed(1.0), seeds_needed(3.0), seeds_needed(0.01)
         (10, 4, None)
     """
+    for name, value in {"effect_size": effect_size, "level": level, "power": power}.items():
+        arrays.check_number(value, name)
+    arrays.check_count(most, "most", most=MOST_SEEDS)
     if not abs(effect_size) > 0.0:
         return None
     from scipy.special import nctdtr, stdtrit
@@ -281,5 +284,6 @@ def holm(p_values: Any) -> Doubles:
 
 
 def _check_confidence(confidence: float) -> None:
+    arrays.check_number(confidence, "confidence")
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"confidence is {confidence}; expected a share between 0 and 1, such as 0.95.")

@@ -27,6 +27,7 @@ def scaled_probabilities(logits: Any, temperature: float = 1.0) -> Doubles:
     """
     from scipy.special import softmax
 
+    arrays.check_number(temperature, "temperature")
     if not temperature > 0:
         raise ValueError(f"temperature is {temperature}; expected a positive number.")
     scaled = _logits(logits)

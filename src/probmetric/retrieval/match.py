@@ -195,6 +195,7 @@ def match_among(
         k: neighbours that vote in the match record.
     """
     arrays.check_mapping(record, "record", "mean")
+    arrays.check_count(k, "k")
     problem, cutoffs = build_problem(record["mean"], labels), checked_cutoffs(ks)
     if k > LONGEST_LIST or not compiles(problem):
         per_query = collect(ranks(problem), problem.relation.counts, cutoffs)
@@ -217,6 +218,8 @@ def gallery_labels_of(labels: Any, gallery: Any) -> Ints:
         raise ValueError(
             "the gallery has no labels; answers can be judged only where the class of its images is known."
         )
+    if not in_parts(gallery) and not getattr(gallery, "ndim", isinstance(gallery, Sequence)):
+        raise TypeError(f"the gallery is {gallery!r:.80}; expected rows (N, M).")
     return gallery_classes(labels, sum(map(len, gallery)) if in_parts(gallery) else len(gallery))
 
 

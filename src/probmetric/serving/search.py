@@ -11,6 +11,7 @@ import numpy as np
 
 from probmetric.errors import ServingError
 from probmetric.io import cell_text
+from probmetric.metrics import arrays
 from probmetric.reporting.words import chance_words
 from probmetric.retrieval.match import Match as MatchRecord
 from probmetric.trust.certificates import Certificate
@@ -76,6 +77,8 @@ class Rules:
     any_image: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("withhold", "strangers", "confidence", *(() if self.risk is None else ("risk",))):
+            arrays.check_number(getattr(self, name), name)
         for name in ("withhold", "strangers"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ServingError(f"{name} is {getattr(self, name):g}; it is a share of images, 0 to 1.")

@@ -42,7 +42,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import scipy
@@ -171,6 +171,9 @@ class Certificate:
                 if field in values and not fits(values[field]):
                     shown = str(values[field])[:40]
                     raise CertificateError(f"{name} is damaged: {field} is {shown}, which is no {noun}. Certify again.")
+        kept = values["threshold"] is None or values["risk_bound"] <= values["risk"]
+        if not kept or not values["errors"] <= values["answered"] <= values["queries"]:
+            raise CertificateError(f"{name} is damaged: its counts or its bound contradict each other. Certify again.")
         return cls(**{**values, "reference": tuple(values.get("reference", ()))})
 
 
@@ -189,15 +192,16 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
     "share": (lambda value: _is_number(value) and 0 < value < 1, ("risk", "confidence")),
     "share of queries": (lambda value: _is_number(value, 0, 1), ("coverage", "risk_bound")),
     "count": (
-        lambda value: isinstance(value, int) and value >= 0,
+        lambda value: type(value) is int and value >= 0,
         ("queries", "answered", "errors", "groups", "gallery_classes", "tries"),
     ),
     "number": (lambda value: value is None or _is_number(value), ("threshold",)),
     "yes or no": (lambda value: isinstance(value, bool), ("weighted",)),
     "text": (
         lambda value: isinstance(value, str),
-        ("unit", "score", "gallery", "weights", "calibration", "valid_for"),
+        ("score", "gallery", "weights", "calibration", "valid_for"),
     ),
+    "unit of drawing": (lambda value: value in get_args(Unit), ("unit",)),
     "list of numbers": (lambda value: isinstance(value, list | tuple) and all(map(_is_number, value)), ("reference",)),
     "map to P(right)": (_is_map, ("p_right",)),
 }
@@ -500,6 +504,7 @@ def check_shares(**shares: float) -> None:
         CertificateError: one is not strictly between 0 and 1.
     """
     for name, value in shares.items():
+        arrays.check_number(value, name)
         if not 0 < value < 1:
             raise CertificateError(f"{name} is {value:g}; expected a share between 0 and 1, such as 0.01 or 0.9.")
 

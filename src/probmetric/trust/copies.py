@@ -11,6 +11,7 @@ Twenty copies of a query are one draw. A certificate that counts them as twenty 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,8 @@ def burst_sentence(rows: Any, labels: Any = None, columns: Any = ()) -> str:
         labels: (N,) their classes, so that an order by class is not taken for bursts.
         columns: names of columns that come with the queries and are not used as groups.
     """
+    if isinstance(columns, str) or not isinstance(columns, Iterable):
+        raise TypeError(f"columns is {columns!r:.80}; expected names of columns.")
     vectors = arrays.normalized(arrays.matrix(rows, "rows")[:SEEN])
     classes = np.zeros(len(rows), int) if labels is None else arrays.names_of(labels, "labels", count=len(rows))[1]
     classes = classes[:SEEN]

@@ -167,11 +167,13 @@ class Monitor:
             CertificateError: fewer than 50 doubts, or a patience below 1 or without end.
             ValueError: a doubt that is not finite.
         """
-        if len(reference) < LEAST:
+        count = arrays.to_numpy(reference).size
+        if count < LEAST:
             raise CertificateError(
-                f"reference has {len(reference)} doubts; a change can be told from at least {LEAST}. Certify again."
+                f"reference has {count} doubts; a change can be told from at least {LEAST}. Certify again."
             )
         values = arrays.vector(reference, "reference")
+        arrays.check_number(patience, "patience")
         if not 1 <= patience < math.inf:
             raise CertificateError(f"patience is {patience}; it is a number of queries, at least 1 and finite.")
         self.patience, self.queries = patience, 0

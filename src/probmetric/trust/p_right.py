@@ -13,6 +13,7 @@ parabola.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -83,11 +84,12 @@ class PRight:
         """Return the map that `plain` described."""
         fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
         p_right = cls(**fields)
-        widths = {len(p_right.scores), len(p_right.centre), len(p_right.scale), len(p_right.weights)}
-        widths |= {len(part) for part in (p_right.squares, p_right.low, p_right.high) if part}
-        parts = (p_right.centre, p_right.scale, p_right.weights, p_right.squares, p_right.low, p_right.high)
-        numbers = np.array([p_right.bias, *(number for part in parts for number in part)], dtype=np.float64)
-        if len(widths) != 1 or not np.isfinite(numbers).all():
+        squared = (p_right.squares, p_right.low, p_right.high)
+        parts = (p_right.centre, p_right.scale, p_right.weights, *(squared if squared != ((), (), ()) else ()))
+        lists = all(isinstance(part, tuple) and len(part) == len(p_right.scores) for part in (p_right.scores, *parts))
+        numbers = [p_right.bias, p_right.answers, *(number for part in parts for number in part)] if lists else [None]
+        plain = all(type(number) in (int, float) and abs(number) <= sys.float_info.max for number in numbers)
+        if not plain or not all(isinstance(name, str) for name in p_right.scores) or min(p_right.scale) <= 0:
             raise ValueError("a map to P(right) has one number for each of its scores")
         return p_right
 
@@ -235,6 +237,8 @@ def added_auroc(
     """
     truth = arrays.booleans(right, "right")
     arrays.check_count(resamples, "resamples", most=MOST_RESAMPLES)
+    for name, scores in {"free": free, "own": own}.items():
+        arrays.check_mapping(scores, name)
     maps = [_Ranked(cross_fitted(scores, truth, groups, seed=seed), truth) for scores in (free, {**free, **own})]
     names, codes = arrays.names_of(groups, "groups")
     generator = arrays.generator(seed)

@@ -38,6 +38,7 @@ from probmetric.trust.certificates import CertificateError, check_shares
 
 FACTORS = (1.25, 1.5, 2.0, 3.0, 5.0)
 HORIZONS = ((1.5, 0.7), (2.0, 0.1), (3.0, 0.05))  # times the risk, weight; the rest is the likelihood ratios'
+COUNTED = 100  # errors, up to which the fewest are found one by one
 LEAST_RISK = 1e-12  # smaller ones want more checks than can be counted
 OFTEN = 0.55  # chance with which a horizon notices
 
@@ -132,18 +133,32 @@ def _horizon(share: float, risk: float, level: float, often: float = OFTEN) -> t
     """Return the fewest checks m, and the errors c, at which a test of this level finds `share` with chance `often`."""
     if risk < LEAST_RISK:
         raise CertificateError(f"risk is {risk:g}; spot checks can tell of risks of {LEAST_RISK:g} or more.")
-    errors, most = 0, 0
-    while not most or _tail(errors, most, share) < often:
-        errors += 1 + errors // 100
-        low, high = most, max(2 * most, 1)
-        while _tail(errors, high, risk) <= level:
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if _tail(errors, middle, risk) <= level else (low, middle)
-        most = low
+
+    def finds(errors: int) -> bool:
+        return float(_tail(errors, _most_checks(errors, risk, level), share)) >= often
+
+    errors = next((count for count in range(1, COUNTED + 1) if finds(count)), 0)
+    if not errors:
+        low, errors = COUNTED, 2 * COUNTED
+        while not finds(errors):
+            low, errors = errors, 2 * errors
+        while errors - low > max(low // 1000, 1):
+            middle = (low + errors) // 2
+            low, errors = (low, middle) if finds(middle) else (middle, errors)
+    most = _most_checks(errors, risk, level)
     counts = range(errors, most + 1)  # the more checks, the larger the tail
     return counts[bisect.bisect_left(counts, often, key=lambda count: float(_tail(errors, count, share)))], errors
+
+
+def _most_checks(errors: int, risk: float, level: float) -> int:
+    """Return the most checks among which so many `errors` have at most the chance `level`."""
+    low, high = errors - 1, 2 * errors
+    while _tail(errors, high, risk) <= level:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _tail(errors, middle, risk) <= level else (low, middle)
+    return low
 
 
 def _tail(errors: Any, checks: Any, share: float) -> NDArray[np.float64]:
