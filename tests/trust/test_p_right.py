@@ -149,3 +149,13 @@ def test_curved_answers_get_a_curved_map_that_ends_where_it_was_fitted():
     ends = fitted.probability({"a": [score.min(), score.min() - 5]})
     assert ends[0] == ends[1]
     assert len(fit_p_right({"a": score[:499]}, right[:499]).squares) == 0
+
+
+def test_scores_beyond_float32_count_as_its_largest():
+    right = [1, 1, 0, 0, 1, 0]
+    huge, largest = ({"a": np.array([1, 1, -1, -1, 1, 1.0]) * size} for size in (1e300, float(np.finfo("f4").max)))
+    np.testing.assert_array_equal(
+        fit_p_right(huge, right).probability(huge), fit_p_right(largest, right).probability(largest)
+    )
+    with pytest.raises(ValueError, match="gap has shape"):
+        fit_p_right({"gap": 0.5}, right)

@@ -65,6 +65,7 @@ TURNS = {
 WIDEST = 65535
 STRETCHED = "scaled from each image's smallest value to its largest"
 CONVERT = "convert it to JPEG or PNG"
+AGAIN = "get the file again, or leave it out"
 NAMELESS = ""  # the ending of a file that has none
 JPEG, END = b"\xff\xd8\xff", b"\xff\xd9"
 
@@ -124,7 +125,7 @@ def _concerning(name: str) -> Iterator[None]:
     """Turn whatever a reader of other people's bytes stumbles over into a `DataError` that names the image."""
     from PIL import Image
 
-    with refusing(f"{name} is truncated or damaged", "get the dataset again"):
+    with refusing(f"{name} is truncated or damaged", AGAIN):
         try:
             yield
         except _UnusableError as error:
@@ -203,12 +204,12 @@ def _not_read(data: bytes, name: str) -> str:
     """Return what is wrong with bytes that no reader knows, and what to do."""
     kind = Path(name).suffix.lower()
     if not data:
-        return "is empty; get the dataset again"
+        return f"is empty; {AGAIN}"
     if kind in NEEDED and NEEDED[kind][0] not in _formats():
         return f"cannot be read: {NEEDED[kind][1]}, or {CONVERT}"
     if kind in UNREAD_KINDS:
         return f"is of a kind that is not read ({kind}): {CONVERT}"
-    return f"is no image (it begins with {data[:8]!r}); get the dataset again"
+    return f"is no image (it begins with {data[:8]!r}); {AGAIN}"
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import re
 import socket
 import urllib.parse
 import urllib.request
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from probmetric.io import FileError
+from probmetric.registry import nearest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,9 +68,14 @@ def unknown_tag(tag: str) -> str:
     timm is not asked but read: its files name every tag.
     """
     spec = importlib.util.find_spec("timm")
-    if spec is None or spec.origin is None or _is_named(tag, Path(spec.origin).parent / "models"):
+    if spec is None or spec.origin is None:
         return ""
-    return f"timm has no model {tag!r}; `timm.list_pretrained()` names those with weights"
+    files = (Path(spec.origin).parent / "models").glob("*.py")
+    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files]
+    models = {name for text in texts for name in re.findall(r"^def (\w+)\(pretrained", text, re.M)}
+    tags = {tag for text in texts for tag in re.findall(r"['\"](\w+\.\w+)['\"]", text)}
+    names = models | {name for name in tags if name.partition(".")[0] in models}
+    return "" if tag in names else f"timm has no model {tag!r}: {nearest(tag, names).rstrip('.')}"
 
 
 @functools.cache
@@ -101,14 +108,6 @@ def missing_weights(tag: str) -> str:
             f"model.safetensors of timm/{tag} on a machine with a network and set `pretrained` to that file"
         )
     return ""
-
-
-def _is_named(tag: str, folder: Path) -> bool:
-    """Whether timm's sources in `folder` name a model: its function, and its weight set where the tag has one."""
-    architecture, _, weights = tag.partition(".")
-    texts = [file.read_text(encoding="utf-8", errors="replace") for file in folder.glob("*.py")]
-    function = f"def {architecture}("
-    return any(function in text and (not weights or f"{tag}'" in text or f'{tag}"' in text) for text in texts)
 
 
 def renamed_by_position(state: Mapping[str, Tensor], names: Mapping[str, Tensor], source: object) -> dict[str, Tensor]:

@@ -11,7 +11,6 @@ are; M is then their number, whatever `dim` says.
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -23,7 +22,7 @@ from probmetric.models import register
 from probmetric.models._base import Encoder, read_state
 from probmetric.models._heads import GeM, create_pooling
 from probmetric.models._weights import published_weights, renamed_by_position
-from probmetric.registry import Flag, OptionValueError, Positive, Share, UnknownNameError
+from probmetric.registry import Flag, OptionValueError, Positive, Share, UnknownNameError, nearest
 
 
 @register
@@ -160,11 +159,13 @@ def _library(tag: str) -> Any:
     except ImportError as error:
         raise FileError("backbone timm needs the package timm: pip install 'probmetric[train]'.") from error
 
-    if not timm.is_model(tag):
-        tags = timm.list_models() + timm.list_pretrained()
-        close = difflib.get_close_matches(tag, tags, n=3, cutoff=0.5)
-        hint = f" Nearest: {', '.join(close)}." if close else ""
-        raise UnknownNameError(f"backbone timm: timm {timm.__version__} has no model {tag!r}.{hint}")
+    try:
+        found = timm.is_model(tag) and bool(timm.get_pretrained_cfg(tag) or "." not in tag)
+    except RuntimeError:  # the architecture has no such weights
+        found = False
+    if not found:
+        close = nearest(tag, timm.list_models() + timm.list_pretrained())
+        raise UnknownNameError(f"backbone timm: timm {timm.__version__} has no model {tag!r}: {close}")
     return timm
 
 

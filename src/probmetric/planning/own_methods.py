@@ -150,9 +150,11 @@ def measured(tag: str) -> Measured:
     import torch
 
     from probmetric.models import create_encoder
-    from probmetric.models._weights import missing_weights
+    from probmetric.models._weights import missing_weights, unknown_tag
     from probmetric.models._wrapped import input_of, rest_of
 
+    if why := unknown_tag(tag):
+        raise ConfigError(f"{why}.")
     if why := missing_weights(tag):
         raise ConfigError(f"{why}. Without weights only a small net from scratch is left: --scratch --quick.")
     encoder = create_encoder("timm", dim="features", image_size=PIXELS, pretrained=True, tag=tag)

@@ -31,6 +31,7 @@ SQUARED_FROM = 500
 FOLDS = 5
 BINS = 15
 MOST_RESAMPLES = 1_000_000
+LARGEST = float(np.finfo(np.float32).max)  # scores beyond it count as it: their squares are finite
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,9 @@ class PRight:
         squared = (p_right.squares, p_right.low, p_right.high)
         parts = (p_right.centre, p_right.scale, p_right.weights, *(squared if squared != ((), (), ()) else ()))
         lists = all(isinstance(part, tuple) and len(part) == len(p_right.scores) for part in (p_right.scores, *parts))
-        numbers = [p_right.bias, p_right.answers, *(number for part in parts for number in part)] if lists else [None]
+        numbers: list[Any] = (
+            [p_right.bias, p_right.answers, *(number for part in parts for number in part)] if lists else [None]
+        )
         plain = all(type(number) in (int, float) and abs(number) <= sys.float_info.max for number in numbers)
         if not plain or not all(isinstance(name, str) for name in p_right.scores) or min(p_right.scale) <= 0:
             raise ValueError("a map to P(right) has one number for each of its scores")
@@ -273,6 +276,7 @@ class _Ranked:
 def _columns(scores: Mapping[str, Any]) -> Doubles:
     if not isinstance(scores, Mapping) or not scores:
         raise ValueError("no scores were given; pass at least one by its name, such as {'cosine': values}.")
-    first = next(iter(scores.values()))
-    count = len(arrays.to_numpy(first))
-    return np.stack([arrays.vector(values, name, count=count) for name, values in scores.items()], axis=1)
+    first = next(iter(scores))
+    count = len(arrays.vector(scores[first], first))
+    columns = np.stack([arrays.vector(values, name, count=count) for name, values in scores.items()], axis=1)
+    return np.clip(columns, -LARGEST, LARGEST)
