@@ -83,8 +83,8 @@ def on_page_markdown(markdown: str, page, config, files: Files) -> str:
 
 
 def drawn(markdown: str, name: str) -> tuple[str, dict[str, bytes]]:
-    """Run the Python blocks of an example that draws, and put its pictures below them."""
-    if "import matplotlib" not in markdown:
+    """Run the Python blocks of an example that draws, and put its pictures below them; not where they lie in docs/."""
+    if "import matplotlib" not in markdown or "](../images/" in markdown:
         return markdown, {}
     names: dict = {}
     pictures: dict[str, bytes] = {}

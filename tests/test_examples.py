@@ -69,6 +69,13 @@ def test_the_first_command_of_the_readme_prints_what_stands_below_it(capsys):
     assert all(line in lines for line in printed.splitlines()), "in this order, others may stand between"
 
 
+def test_the_first_screen_of_the_readme_says_what_it_is_for_in_forty_lines():
+    screen = README.read_text(encoding="utf-8").splitlines()[:40]
+    for door in ("**I have vectors**", "**I have photographs.**", "**I compare methods**"):
+        assert any(line.startswith(door) for line in screen)
+    assert screen[-1] == "```", "the last door is closed"
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
 def test_commands_of_a_page_are_understood(page):
     for arguments in commands(page):

@@ -11,7 +11,7 @@ from browsing import open_browser
 from fabricated_runs import Workspace, gathered, write_prepared, write_run
 
 from probmetric.data.manifest import read_table, values_of, write_manifest
-from probmetric.io import read_yaml, write_json, write_tensors, write_yaml
+from probmetric.io import content_digest, read_yaml, write_json, write_tensors, write_yaml
 from probmetric.metrics.statistics import Sample
 from probmetric.reporting.answers import _lead, answers, gain_over, headlines
 from probmetric.reporting.certified import Promise
@@ -19,12 +19,13 @@ from probmetric.reporting.figures import histograms, montages
 from probmetric.reporting.figures.montages import RIGHT, WRONG, Album
 from probmetric.reporting.page import render
 from probmetric.reporting.questions import COLUMNS, browsers
-from probmetric.reporting.report import contents_of, write_page
+from probmetric.reporting.report import contents_of, write_page, write_report
 from probmetric.reporting.settings import frozen_baselines, settings_of
 from probmetric.reporting.tables import markdown, result_table
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.roles import Roles
 from probmetric.trust.answers import among_others
+from probmetric.trust.certificates import certify
 
 RECALL = "retrieval/recall_at_1"
 LUCK = "The test images chose it too, which flatters the interval."
@@ -301,3 +302,19 @@ def test_weights_that_saw_the_validation_images_are_not_recommended(tmp_path):
         write_yaml(run, record)
     assert contents_of(gathered(context)).recommended["birds"].method == "frozen"
     assert LUCK in step(context), "without the validation images, test images name a method"
+
+
+def test_runs_whose_embeddings_were_not_kept_have_a_page_that_says_so(tmp_path):
+    """It made tables and claims, and stopped at the page."""
+    context = study(tmp_path, [0.85, 0.86, 0.87])
+    doubt = np.arange(400.0)
+    for run in context.runs:
+        file = run.embeddings_file("test")
+        certify(doubt, doubt < 300, risk=0.1, gallery=content_digest(file)).save(run.certificate_file)
+        write_json(run.made_file("embed"), {"files": {file.name: content_digest(file)}})
+        file.unlink()
+    page = write_report(context).read_text()
+    assert f"Embeddings of {len(context.runs)} of {len(context.runs)} runs were not kept" in page
+    assert "of 100 questions" in page.lower()
+    assert "no certificate" not in page.lower()
+    assert 'id="questions"' not in page

@@ -67,6 +67,9 @@ def test_a_text_file_that_is_not_as_its_step_wrote_it_is_refused(step, name, rea
     record(RUN, replace(PLAIN, step=step), release="1.0")
     read(run)
     change(run.path / name)
+    if step == "embed" and change is Path.unlink:  # embeddings need not be kept
+        assert read(RunFolder.named(RUN)) == {}
+        return
     with pytest.raises(FileError, match=name):
         read(RunFolder.named(RUN))
 

@@ -230,6 +230,51 @@ def test_p_right_of_an_answer_is_what_the_certificate_decides_by():
     assert alarms == 0
 
 
+def test_p_right_of_an_image_is_one_number_whatever_is_asked(tmp_path, caplog):
+    """One photograph had .73 in a plain search and .00 with a risk."""
+    vectors, labels = probmetric.example_vectors()
+    order = np.random.default_rng(0).permutation(len(vectors))
+    vectors, labels = vectors[order], labels[order]
+    asked, shown = vectors[:400], np.arange(len(vectors)) >= 800
+    gallery = probmetric.Gallery.from_vectors(vectors[shown], labels[shown])
+
+    def stated(gallery, **rules):
+        return [answer.p_right for answer in gallery.search(asked, **rules)]
+
+    learnt = gallery.trust.p_right
+    for risk in (0.2, 0.1):
+        gallery.certify(risk=risk, tries=2)
+    opened = probmetric.Gallery.open(gallery.save(tmp_path / "g"))
+    plain = stated(opened)
+    assert plain == stated(gallery) == stated(opened, risk=0.1) == stated(opened, risk=0.2, strangers=0.01)
+    gallery.certify(risk=0.3, score="gap", tries=2)  # decides by no map: P(right) stays
+    assert stated(gallery) == stated(gallery, risk=0.3) == plain
+    assert len(gallery.certificates) == 3
+    gallery.certify(None, vectors[400:800], labels[400:800], risk=0.15)  # by the map of all the gallery's images
+    assert [each.risk for each in gallery.certificates] == [0.3, 0.15]
+    assert "for a risk of 0.2, 0.1 state another P(right) and go; certify again" in caplog.text
+    assert gallery.p_right == learnt
+    assert stated(gallery) == stated(gallery, risk=0.15) != plain
+    gallery.save()
+    assert len(list((tmp_path / "g").glob("certificate-*.json"))) == 2
+    gallery.remove([gallery.paths[0]])
+    assert gallery.p_right is None  # of another gallery
+
+
+def test_a_log_of_plain_answers_can_be_monitored():
+    """It held another P(right) than the certificate's."""
+    vectors, labels = probmetric.example_vectors()
+    asked = np.random.default_rng(0).random(len(vectors)) < 0.25
+    gallery = probmetric.Gallery.from_vectors(vectors[~asked], labels[~asked])
+    _ = gallery.trust
+    certificate = gallery.certify(risk=0.1)
+    doubts = np.array([1 - answer.p_right for answer in gallery.search(vectors[asked])])
+    assert (doubts <= certificate.threshold).tolist() == [
+        not answer.withheld for answer in gallery.search(vectors[asked], risk=0.1)
+    ]
+    assert monitor(certificate.reference, doubts).alarm is None
+
+
 def test_images_that_were_trained_on_calibrate_nothing(project, exported, model, gallery, asked):
     """Certified with training images, .33 to .42 of the answers were wrong where .10 was promised."""
     train, val = images_of(project, "train"), images_of(project, "val")

@@ -38,7 +38,8 @@ def run(workspace, name, epochs=2):
     fewer = re.sub(r"^(\s+epochs: )\d+", rf"\g<1>{epochs}", text, count=1, flags=re.MULTILINE)
     assert fewer != text
     (workspace.folder / "params.yaml").write_text(fewer, encoding="utf-8")
-    (workspace.folder / "blocks.json").write_text(json.dumps(blocks(name)), encoding="utf-8")
+    shown = [(language, block.replace('epochs": 10', f'epochs": {epochs}')) for language, block in blocks(name)]
+    (workspace.folder / "blocks.json").write_text(json.dumps(shown), encoding="utf-8")
     return workspace.command(sys.executable, "-c", RUNNER).stdout
 
 

@@ -233,7 +233,7 @@ def declare_certificates(add: Add) -> None:
     command.add_argument("--output", type=Path, required=True, help="Parquet file of vectors to write")
     command.add_argument("--label", default="", help="column of the classes (default: label)")
     command = add("try", "vectors:try_letters", "ask bundled vectors of letters: a certified answer and a withheld one")
-    command.add_argument("--risk", type=float, default=0.1, help="share of wrong answers allowed (default: 0.1)")
+    command.add_argument("--risk", type=float, default=0.05, help="share of wrong answers allowed (default: 0.05)")
     command = add("certificate", "certificates:certificate", "certify the answers of a run's own test gallery")
     command.add_argument("run", help="an evaluated run: <dataset>/<method>/seed<k>")
     add_promise(command)

@@ -195,12 +195,13 @@ def try_letters(options: argparse.Namespace) -> None:
     if not answered:
         raise CertificateError(f"nothing is answered at a risk of {options.risk:g}; try --risk 0.1.")
     shown = [answered[0], *(answer for answer in answers if answer.withheld)][:2]
-    wrong = sum(answer.image != answer.matches[0].class_name for answer in answered)
+    total, wrong = (sum(each.image != each.matches[0].class_name for each in part) for part in (answers, answered))
     share = wrong / len(answered)
     print(
         f"{len(gallery)} vectors of letters are the gallery, {len(answers)} others ask. Certified: at most "
         f"{options.risk:g} of the answers given are wrong.\n\n{as_text(shown)}\n\n"
-        f"{len(answered)} of {len(answers)} are answered, {wrong} of them wrongly: {share:.3f}, by "
-        f"chance {(share * (1 - share) / len(answered)) ** 0.5:.3f} more or less than all such letters would give.\n"
+        f"All {len(answers)} answers: {total} wrong, {total / len(answers):.3f}. "
+        f"The {len(answered)} given: {wrong} wrong, {share:.3f}; "
+        f"by chance {(share * (1 - share) / len(answered)) ** 0.5:.3f} more or less than of all such letters.\n"
         "With your own: probmetric certify vectors.parquet --risk 0.05"
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from urllib.parse import quote
 
-from probmetric.io import content_digest, present
+from probmetric.io import present
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.words import group_title
 from probmetric.runs.folder import RunFolder
@@ -52,7 +52,7 @@ def certificate_of(run: RunFolder) -> Certificate | None:
     if not present(run.certificate_file):
         return None
     certificate = Certificate.load(run.certificate_file)
-    return certificate if certificate.gallery == content_digest(run.embeddings_file("test")) else None
+    return certificate if certificate.gallery == run.digest_of(run.embeddings_file("test")) else None
 
 
 @dataclass(frozen=True)

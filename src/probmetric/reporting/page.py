@@ -156,6 +156,7 @@ def _answer(contents: Contents) -> Values:
         "cautions": contents.cautions,
         "certificates": contents.certificates,
         "seeds": contents.seeds,
+        "unkept": sum(not present(run.embeddings_file("test")) for run in contents.context.runs),
         "how_to_add_frozen": "" if frozen_baselines(contents.context) else HOW_TO_ADD_FROZEN,
     }
 

@@ -168,13 +168,25 @@ class RunFolder:
         Raises:
             FileError: it is missing or its content is another one.
         """
-        step = next(step for step in STEPS if file in self.step_files(step))
-        made = remembered_json(self.made_file(step))
-        noted = made.get("files") if isinstance(made, dict) else None
-        written = noted.get(file.name) if isinstance(noted, dict) else None
+        written = self._noted(file)
         if written is not None and content_digest(file) != written:
-            raise FileError(f"{file} is not as {step} wrote it: damaged or edited; restore it, or {RERUN}.")
+            raise FileError(
+                f"{file} is not as {self._step_of(file)} wrote it: damaged or edited; restore it, or {RERUN}."
+            )
         return file
+
+    def _step_of(self, file: Path) -> Step:
+        return next(step for step in STEPS if file in self.step_files(step))
+
+    def _noted(self, file: Path) -> Any:
+        """Return the digest of `file` in the record of the step that wrote it; None where there is none."""
+        made = remembered_json(self.made_file(self._step_of(file)))
+        noted = made.get("files") if isinstance(made, dict) else None
+        return noted.get(file.name) if isinstance(noted, dict) else None
+
+    def digest_of(self, file: Path) -> Any:
+        """Return the digest of a step's file; of one that was not kept, as the step's record has it."""
+        return content_digest(file) if present(file) else self._noted(file)
 
     # ---- training -------------------------------------------------------------------------------------------------
 
@@ -344,8 +356,8 @@ class RunFolder:
             times["training/epoch_seconds"] = fmean(seconds[1:] or seconds)
             times["training/seconds"] = sum(seconds)
             times["training/epochs"] = float(len(seconds))
-        if present(self._unchanged(self.timing_file)):
-            times |= read_json(self.timing_file, RERUN, dict[str, float])
+        if present(self.timing_file):
+            times |= read_json(self._unchanged(self.timing_file), RERUN, dict[str, float])
         return times
 
     def find(self, *names: str, default: Any = None) -> Any:

@@ -252,9 +252,12 @@ class Gallery:
         return self._digest
 
     @property
-    def knows_p_right(self) -> bool:
-        """Whether P(right) was learnt already, by `trust` or `certify`."""
-        return self._trust is not None and self._trust.p_right is not None
+    def p_right(self) -> PRight | None:
+        """The map to P(right), if it was learnt already: that of the certificates, which share one, else of `trust`."""
+        here = (each for each in self.certificates if (each.gallery, each.weights) == (self.digest, self.model))
+        certified = next((each.p_right for each in here if each.p_right), None)
+        learnt = None if self._trust is None else self._trust.p_right
+        return PRight.of(certified) if certified else learnt
 
     @property
     def trust(self) -> Trust:
@@ -481,7 +484,7 @@ class Gallery:
             raise ServingError("the gallery is empty; add images first.")
         certificate = self.certificate_for(rules)
         match = self.match(queries.record, k)
-        scores, p_right = self._judged(match, certificate)
+        scores, p_right = self._judged(match, certificate is not None)
         lonelier = self.trust.lonelier(match.similarity[:, 0]) if rules.strangers else None
         reasons = withheld(rules, certificate, scores, queries.doubt, lonelier)
         if not rules.any_image:
@@ -495,17 +498,13 @@ class Gallery:
             return None
         return fitting_certificate(self.certificates, rules.risk, rules.confidence, self.digest, self.model)
 
-    def _judged(self, match: Match, certificate: Certificate | None) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
-        """Return the answers' scores, score -> (Q,), and P(right) (Q,); nothing if nobody ever asked for them.
-
-        P(right) is the certificate's where that decides by one, so that `trust.monitor` compares like with like.
-        """
-        if certificate is None and not self.knows_p_right:
+    def _judged(self, match: Match, certified: bool) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+        """Return the answers' scores, score -> (Q,), and P(right) (Q,); nothing if nobody asks for them."""
+        p_right = self.p_right or (self.trust.p_right if certified else None)
+        if p_right is None and not certified:
             return {}, None
         votes = {name: getattr(match, name)[:, :VOTES] for name in ("similarity", "indices", "classes")}
         scores = {"own": match.query["uncertainty"].astype(np.float64), **doubts(replace(match, **votes))}
-        by = certificate.p_right if certificate else None
-        p_right = PRight.of(by) if by else self.trust.p_right
         return scores, None if p_right is None else p_right.probability(scores)
 
     def unlike(self, looks: np.ndarray) -> list[str]:
@@ -553,10 +552,17 @@ class Gallery:
         return certificate
 
     def keep(self, certificate: Certificate) -> None:
-        """Keep a certificate with the gallery, in place of one of the same risk and confidence."""
+        """Keep a certificate with the gallery, in place of one of the same risk and confidence.
+
+        P(right) of an answer is one number, whatever is asked: certificates by another map to it are taken away.
+        """
         same = (certificate.risk, certificate.confidence)
         others = [each for each in self.certificates if (each.risk, each.confidence) != same]
-        self.certificates = [*others, certificate]
+        kept = [each for each in others if gallery_trust.by_one_map(each, certificate)]
+        gone = [f"{each.risk:g}" for each in others if each not in kept and each.gallery == self.digest]
+        if gone:
+            log.warning("certificate(s) for a risk of %s state another P(right) and go; certify again", ", ".join(gone))
+        self.certificates = [*kept, certificate]
 
     def promises(
         self,

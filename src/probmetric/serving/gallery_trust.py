@@ -90,7 +90,8 @@ class Calibration:
     def with_p_right(self, units: np.ndarray | None = None) -> Calibration:
         """Return the calibration with P(right) fitted to a random fifth of the answers, or of the `units` (Q,).
 
-        The others are to be certified. Where a fifth is all right or all wrong: all answers, without P(right).
+        The others are to be certified, in the order of that map; what it states is then recalibrated by all answers.
+        Where a fifth is all right or all wrong: all answers, without P(right).
         """
         answers = self.answers
         numbers = np.arange(len(answers.right)) if units is None else np.unique(units, return_inverse=True)[1]
@@ -99,6 +100,7 @@ class Calibration:
         if not 0 < right.sum() < len(right):
             return self
         p_right = fit_p_right({name: doubt[fitted] for name, doubt in answers.free.items()}, right)
+        p_right = p_right.recalibrated(answers.free, answers.right)
         groups = None if self.groups is None else self.groups[~fitted]
         return replace(self, answers=answers.rows(~fitted), p_right=p_right, groups=groups)
 
@@ -212,8 +214,17 @@ def read_tries(folder: Path) -> dict[str, dict[str, int]]:
     return tried
 
 
+def by_one_map(first: Certificate, second: Certificate) -> bool:
+    """Say whether two certificates may be kept together: not if they decide by different maps to P(right)."""
+    return not (first.p_right and second.p_right) or first.p_right == second.p_right
+
+
 def write_certificates(folder: Path, certificates: Sequence[Certificate]) -> None:
-    """Write each certificate to the file that its risk and confidence name."""
+    """Write each certificate to the file that its risk and confidence name; those there by another map go."""
+    for earlier in folder.glob("certificate-*.json"):
+        with contextlib.suppress(FileError, CertificateError):  # a damaged one is refused when it is read
+            if not all(by_one_map(Certificate.load(earlier), each) for each in certificates):
+                earlier.unlink()
     for certificate in certificates:
         path = folder / f"certificate-{float(certificate.risk)!r}-{float(certificate.confidence)!r}.json"
         certificate.save(path)

@@ -4,10 +4,10 @@ A map is fitted to labelled answers and applied to others. It says what it was f
 cross-fitting; on other classes, or another gallery, its numbers are guesses.
 
 P = 1 / (1 + exp(-(b + sum_j a_j z_j))), z_j the score, scaled to mean 0 and standard deviation 1 on the answers it was
-fitted to. Maximum likelihood with a weak Gaussian prior on a (precision `PRIOR`), so that separable answers do not send
-a to infinity; b is free, hence the mean of P is the share that is right. From `SQUARED_FROM` answers on sum_j c_j z_j^2
-is added, z_j kept within what was fitted, so that an answer unlike all of them is not judged by the wrong side of a
-parabola.
+fitted to. Maximum likelihood with a standard Gaussian prior on a (precision `PRIOR`), without which few answers give a
+map that is too sure at both ends; b is free, hence the mean of P is the share that is right. From `SQUARED_FROM`
+answers on sum_j c_j z_j^2 is added, z_j kept within what was fitted, so that an answer unlike all of them is not judged
+by the wrong side of a parabola.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,9 @@ from probmetric.metrics import arrays
 from probmetric.metrics.calibration import EqualMass, calibration_error
 
 Doubles = NDArray[np.float64]
-PRIOR = 1e-2
+PRIOR = 1.0
 SQUARED_FROM = 500
+SMALLEST = 1e-12  # probability whose log-odds are told from less
 FOLDS = 5
 BINS = 15
 MOST_RESAMPLES = 1_000_000
@@ -74,6 +75,20 @@ class PRight:
             z = np.clip(z, self.low, self.high)
             z = np.hstack([z, z**2])
         return np.asarray(scipy.special.expit(self.bias + z @ np.array(self.weights + self.squares)))
+
+    def recalibrated(self, scores: Mapping[str, Any], right: Any) -> PRight:
+        """Return the map with a slope and a level fitted to more answers: log-odds a + c l, l those of this map, c > 0.
+
+        The order of answers stays, hence what a threshold lets through: a certificate by either map decides alike.
+        """
+        levels = scipy.special.logit(np.clip(self.probability(scores), SMALLEST, 1 - SMALLEST))
+        truth = arrays.booleans(right, "right", count=len(levels))
+        level, slope = _fit_logistic(np.stack([np.ones(len(levels)), levels], axis=1), truth, np.array([0.0, PRIOR]))
+        if slope <= 0:
+            return self
+        weights, squares = (tuple(float(slope) * weight for weight in part) for part in (self.weights, self.squares))
+        bias = float(level + slope * self.bias)
+        return replace(self, bias=bias, weights=weights, squares=squares, answers=len(levels))
 
     def plain(self) -> dict[str, Any]:
         """Return its fields as JSON has them; `PRight.of` reads them."""

@@ -52,7 +52,7 @@ def metric_per_method(context: ReportContext) -> _style.Drawing:
     for line, (data, metrics) in zip(axes, rows, strict=True):
         for axis, metric in zip(line, metrics, strict=False):
             _panel(axis, values[metric][data], methods[data], looks)
-            axis.set_xlabel(heading(metric))
+            axis.set_xlabel(_wrapped(heading(metric)))
             axis.set_yticks(range(len(methods[data])), [])
         for axis in line[len(metrics) :]:
             axis.set_visible(False)
