@@ -2,8 +2,9 @@
 
     snakemake --config experiments=gallery
     python examples/figure_gallery.py reports/gallery
+    python examples/figure_gallery.py reports/mine metric_per_method
 
-Where the report has nothing to show as a figure, the page says why.
+With names it makes pictures of these figures alone, docs/images/<report>-<figure>.webp. Where the report has nothing to show as a figure, the page says why.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from probmetric.io import read_json, write_text
 from probmetric.reporting.figures import STANDING, list_figures
 
 PAGE, THUMBNAILS = Path("docs/guide/gallery.md"), Path("docs/images/figures")
-WIDTH, TALLEST, QUALITY = 420, 420, 60
+WIDTH, WIDEST, TALLEST, QUALITY = 420, 1000, 420, 60
 HEAD = """# All figures
 
 Thumbnails of a few runs of five epochs on letters and digits; nothing can be learnt about the methods.
@@ -47,7 +48,18 @@ def gallery(report: Path) -> Path:
     return PAGE
 
 
+def picture(report: Path, name: str) -> Path:
+    """Write the picture of one figure of the `report` folder; return its path."""
+    image = Image.open(report / "figures" / f"{name}.png").convert("RGB")
+    image.thumbnail((WIDEST, WIDEST))
+    file = THUMBNAILS.parent / f"{report.name}-{name}.webp"
+    image.save(file, quality=QUALITY)
+    return file
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("report", type=Path)
-    print(gallery(parser.parse_args().report))
+    parser.add_argument("figures", nargs="*")
+    options = parser.parse_args()
+    print(*[picture(options.report, name) for name in options.figures] or [gallery(options.report)], sep="\n")

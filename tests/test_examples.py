@@ -6,6 +6,8 @@ import contextlib
 import io
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,16 @@ def test_the_first_screen_of_the_readme_says_what_it_is_for_in_forty_lines():
     for door in ("**I have vectors**", "**I have photographs.**", "**I compare methods**"):
         assert any(line.startswith(door) for line in screen)
     assert screen[-1] == "```", "the last door is closed"
+
+
+def test_the_loss_of_the_page_about_components_is_listed_as_that_page_shows_it(tmp_path):
+    page = (ROOT / "docs/guide/components.md").read_text(encoding="utf-8")
+    (tmp_path / "mylab.py").write_text(PYTHON.search(page)[1], encoding="utf-8")
+    params = (ROOT / "params.yaml").read_text(encoding="utf-8").replace("plugins: []", "plugins: [mylab]")
+    (tmp_path / "params.yaml").write_text(params, encoding="utf-8")
+    command = [sys.executable, "-m", "probmetric.cli", "list", "losses", "circle"]
+    done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert done.stdout == re.search(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[1]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)

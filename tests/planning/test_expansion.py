@@ -286,8 +286,12 @@ def test_the_name_other_tools_have_for_a_setting_is_answered_with_ours(params):
         parse(Experiment, {"title": "t", "runs": [grid("m")], "methods": {"m": {"image_size": 128}}}, "t")
     with pytest.raises(ConfigError, match=r"training.lr: unknown key. The learning rate is `training: \{learning_rate"):
         parse(Experiment, {"title": "t", "runs": [grid("m")], "methods": {"m": {"training": {"lr": 0.1}}}}, "t")
-    with pytest.raises(ConfigError, match="override 'image_size' reaches nothing; The size of images is"):
+    with pytest.raises(ConfigError, match=r"override 'image_size' reaches nothing\. The size of images is"):
         find_run(params, "glyphs/softmax+image_size=128/seed0")
+    with pytest.raises(
+        ConfigError, match=r"override 'head' reaches nothing\. A network without a new head is `backbone"
+    ):
+        find_run(params, "glyphs/softmax+head=none/seed0")
     method = {"loss": "arcface", "view": {"name": "photos", "image_size": 128}}
     with pytest.raises(ConfigError, match=r"view 'photos' has no option 'image_size'. The size of images is"):
         parse(Experiment, {"title": "t", "runs": [grid("m")], "methods": {"m": method}}, "t")

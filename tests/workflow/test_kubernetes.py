@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import fields
 from pathlib import Path
@@ -51,10 +52,16 @@ def test_it_asks_for_what_the_slurm_profile_asks_for(profile):
 
 @pytest.mark.workflow
 @pytest.mark.slow
-def test_the_workflow_plans_under_it(fresh):
-    """The plugin's and the storage plugin's settings are parsed; every file lies below the storage prefix."""
-    output = fresh.command("snakemake", "-n", "--workflow-profile", PROFILE, "--config", "experiments=smoke").stdout
-    assert "/store/reports/smoke/index.html (retrieve from storage)" in output
+@pytest.mark.parametrize(
+    ("profile", "pages"),
+    [(PROFILE, ["guide/kubernetes.md"]), (SLURM, ["guide/clusters.md", "examples/cluster.md"])],
+)
+def test_the_workflow_plans_under_it_and_prints_what_the_pages_say(fresh, profile, pages):
+    """Settings of the plugins are parsed; under Kubernetes every file lies below the storage prefix."""
+    output = fresh.command("snakemake", "-n", "--workflow-profile", profile, "--config", "experiments=smoke").stdout
+    for page in pages:
+        shown = re.search(r"^```text\n(.*?)^```$", (ROOT / "docs" / page).read_text(), re.MULTILINE | re.DOTALL)[1]
+        assert all(line in output for line in shown.splitlines())
     assert output.count(": Run digits/") == 3
 
 

@@ -133,6 +133,7 @@ def test_the_page_about_a_papers_table_says_what_works(workspace):
     assert len(blocks) == 3
     for line in "".join(blocks).replace("--cores all", "--cores 2").splitlines():
         printed = workspace.command(*line.split()).stdout
-    assert "finished" in printed
-    assert "missing" not in printed
+    finished, published = re.findall(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert printed == finished
+    assert published in (workspace.folder / "reports/pfml/table9@cars+tiny/table.md").read_text()
     assert (workspace.folder / "reports/pfml/table9@cars+tiny/index.html").exists()

@@ -39,11 +39,15 @@ OWN_VIEW = "own"
 _CHECKED = "checked"
 _SIZE = "The size of images is `view: {size: 224}`, or `view.size` as an override."
 _RATE = "The learning rate is `training: {learning_rate: ...}`, or `training.learning_rate` as an override."
+_HEAD = (
+    "A network without a new head is `backbone: {name: timm, tag: ..., head: none}`, or `backbone.head` as an override."
+)
 _RATES = "Rates of single parts are `training: {learning_rates: {trunk: ..., head: ...}}`."
 # What other tools call a setting -> where it is here.
 ELSEWHERE = {
     **dict.fromkeys(("image_size", "img_size", "input_size", "resolution"), _SIZE),
     **dict.fromkeys(("lr", "learning_rate"), _RATE),
+    "head": _HEAD,
     **dict.fromkeys(("head_lr", "lr_head", "trunk_lr", "backbone_lr", "lr_trunk"), _RATES),
 }
 

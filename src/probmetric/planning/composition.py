@@ -76,7 +76,7 @@ class Draft:
             parts = [part for part in (*GROUPS, *REGISTRIES) if part == "view" or self.settings[part]]
             allowed = [*(f"{part}.<key>" for part in parts), *VALUES, *REGISTRIES]
             meant = ELSEWHERE.get(key.rpartition(".")[2]) or deeper(Method, key) or nearest(key, allowed)
-            raise ConfigError(f"override {key!r} reaches nothing; {meant}")
+            raise ConfigError(f"override {key!r} reaches nothing. {meant[:1].upper()}{meant[1:]}")
 
     def apply(self, preset: Preset) -> None:
         """Apply a preset; an option of a component counts only where the component has it."""

@@ -71,7 +71,9 @@ class Folder(OwnImages):
         images = [image for image in folder.images if image.class_name]
         loose = len(folder.images) - len(images)
         if not images:
-            raise DataError(f"{folder.root} holds no folder with images; one folder per class is expected.")
+            tables = [path for path in sorted(folder.root.iterdir()) if path.suffix in (".csv", ".tsv", ".parquet")]
+            named = f", or the name of a table: {tables[0]}" if tables else ""
+            raise DataError(f"{folder.root} holds no folder with images; one folder per class is expected{named}.")
         if loose:
             notes.append(f"{loose} image(s) left out because they lie in no class folder")
         if self.on_error == "raise":
