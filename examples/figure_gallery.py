@@ -4,7 +4,8 @@
     python examples/figure_gallery.py reports/gallery
     python examples/figure_gallery.py reports/mine metric_per_method
 
-With names it makes pictures of these figures alone, docs/images/<report>-<figure>.webp. Where the report has nothing to show as a figure, the page says why.
+With names it makes pictures of these figures alone, docs/images/<report>-<figure>.webp. Where the report has nothing to
+show as a figure, the page says why.
 """
 
 from __future__ import annotations

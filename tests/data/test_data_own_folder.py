@@ -111,6 +111,12 @@ def test_what_is_no_dataset_is_said(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"holds no images .*one folder per class"):
         prepared(tmp_path / "empty", tmp_path / "shop")
+    flat = photographs(tmp_path / "table", range(1)) / "photos.csv"
+    for image in [*flat.parent.rglob("*.*")]:
+        image.rename(flat.parent / image.name)
+    flat.write_text("path,label\n")
+    with pytest.raises(DataError, match=rf"one folder per class is expected, or the name of a table: {flat}"):
+        prepared(flat.parent, tmp_path / "shop")
     with pytest.raises(DataError, match=r"has 6 class\(es\): too few to train on two .*lower test_fraction"):
         prepared(photographs(tmp_path / "few", range(6)), tmp_path / "shop")
     with pytest.raises(ConfigError, match=r"source 'folder' reads your own folder; name it: \{source: folder, raw"):
