@@ -92,11 +92,11 @@ benchmark: env ## speed of the hot paths on this machine, against named peers
 	for file in benchmarks/[!_]*.py; do python $$file || exit 1; done
 
 lock: env ## pin the dependencies of pyproject.toml in requirements.lock, and with hashes in requirements.hashed.lock
-	uv pip compile $(PINS) pyproject.toml -o requirements.lock
-	uv pip compile $(PINS) --generate-hashes --constraint requirements.lock pyproject.toml -o requirements.hashed.lock
+	.venv/bin/uv pip compile $(PINS) pyproject.toml -o requirements.lock
+	.venv/bin/uv pip compile $(PINS) --generate-hashes --constraint requirements.lock pyproject.toml -o requirements.hashed.lock
 
 sbom: env ## bill of materials of the environment, with licences: sbom.json (CycloneDX)
-	uv tool run --from $(SBOM) cyclonedx-py environment .venv/bin/python --output-file sbom.json
+	.venv/bin/uv tool run --from $(SBOM) cyclonedx-py environment .venv/bin/python --output-file sbom.json
 
 gpu: env ## what needs a CUDA device: its tests, then training and losses measured on it
 	pytest -n 0 -m gpu
@@ -104,7 +104,7 @@ gpu: env ## what needs a CUDA device: its tests, then training and losses measur
 
 audit: env ## known vulnerabilities of the pinned packages (asks the package index), secrets in the repository
 	pytest -q -n0 tests/security/test_secrets.py
-	uv tool run --from $(AUDIT) pip-audit --requirement requirements.lock --no-deps --disable-pip
+	.venv/bin/uv tool run --from $(AUDIT) pip-audit --requirement requirements.lock --no-deps --disable-pip
 
 size: ## code lines of the package by room, private modules, long parameter lists, import circles
 	@$(PYTHON) .ci/size.py

@@ -216,3 +216,4 @@ def test_a_class_that_a_spreadsheet_would_compute_is_the_class_it_was(tmp_path):
     assert checked.all()
     assert wrong.tolist() == [False] * len(names) + [True]
     assert cell_text("-1") == "'-1"
+    assert cell_text(" =1+1") == "' =1+1"  # a spreadsheet may drop the space

@@ -113,7 +113,8 @@ def read_text(path: str | Path, fix: str = "delete it and run again") -> str:
 
 def cell_text(text: str) -> str:
     """Return `text` for a CSV file, with a quote in front if a spreadsheet would take it for a formula."""
-    return f"'{text}" if text.startswith(tuple("=+-@\t\r\n＝＋－＠")) else text
+    shown = text if text.startswith(("\t", "\r", "\n")) else text.lstrip()
+    return f"'{text}" if shown.startswith(tuple("=+-@\t\r\n＝＋－＠")) else text
 
 
 def read_csv(
