@@ -8,6 +8,7 @@ import pytest
 from probmetric import __version__
 from probmetric.cli import main
 from probmetric.config import Params, RunSettings, load
+from probmetric.data.manifest import DataError
 from probmetric.io import FileError, read_json, write_json, write_tensors, write_text, write_yaml
 from probmetric.planning.expansion import plan_experiment
 from probmetric.planning.plans import ReportPlan
@@ -21,7 +22,7 @@ from probmetric.runs.folder import RunFolder
 from probmetric.runs.identity import Ingredients, ingredients, planned_steps, steps_before
 from probmetric.runs.made import Judge, record
 from probmetric.runs.plan import Run, RunPlan
-from probmetric.runs.steps import unfinished
+from probmetric.runs.steps import make, unfinished
 
 ARCFACE, SHARED = "probmetric.losses.arcface", "probmetric.losses._base"
 
@@ -342,6 +343,15 @@ def test_the_first_step_that_does_not_fit_and_all_after_it_are_made():
     made_module.forget(run.name, "embed")
     assert unfinished(run) == ("embed", "evaluate")
     assert unfinished(run, "train") == ()
+
+
+def test_data_of_a_later_step_are_asked_for_before_the_first_step():
+    """By hand, a run trained for its whole time, and only then missed the set of strangers."""
+    Path("data/prepared/digits/digest").write_text("0  manifest.parquet\n0  images.bin\n")
+    run = planned(ood=("glyphs",))
+    with pytest.raises(DataError, match=r"glyphs.digest is missing.*probmetric data ensure glyphs"):
+        make(RunPlan(run), ("train", "embed", "evaluate"))
+    assert not RunFolder.named(run.name).path.exists()
 
 
 def test_lost_metrics_come_back_from_the_record_and_other_lost_files_are_made_again():

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from probmetric import __version__
-from probmetric.data.manifest import DataError, load_manifest, refusing
+from probmetric.data.manifest import DataError, load_manifest, read_digest, refusing
 from probmetric.io import content_digest, json_in, write_text
 from probmetric.launch import ALONE, Place
 from probmetric.runs.folder import RERUN, STEPS, RunFolder, Step
@@ -63,7 +63,12 @@ def make(plan: RunPlan, steps: Sequence[Step], *, threads: int = 1, place: Place
         steps: those to be made (`unfinished`).
         threads: CPU threads of this process.
         place: which of the processes that train and embed together this one is; the first one does all else.
+
+    Raises:
+        DataError: a dataset that one of the steps reads is not prepared; said before the first step begins.
     """
+    for name in plan.run.data[: None if steps[-1] in ("embed", "evaluate") else 1]:
+        read_digest(Path(plan.run.settings.prepared) / name)
     for step in steps:
         started = time.perf_counter()
         if step == "train":
