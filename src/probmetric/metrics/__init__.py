@@ -40,6 +40,7 @@ from probmetric.metrics.statistics import (
 from probmetric.metrics.structure import proxy_transport, structure_metrics
 from probmetric.metrics.tables import with_tables, write_tables
 from probmetric.metrics.temperature import fit_temperature, scaled_probabilities
+from probmetric.metrics.threshold import threshold_metrics
 from probmetric.metrics.verification import verification_metrics
 
 __all__ = [
@@ -87,6 +88,7 @@ __all__ = [
     "spearman",
     "structure_metrics",
     "summarize",
+    "threshold_metrics",
     "unit_variance",
     "verification_metrics",
     "with_tables",

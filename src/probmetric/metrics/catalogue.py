@@ -19,12 +19,24 @@ from probmetric.metrics import (
     ranked,
     selective,
     structure,
+    threshold,
     verification,
 )
 from probmetric.metrics.record import Metric
 from probmetric.registry import registry_of
 
-MODULES = (ranked, clustering, structure, selective, classification, calibration, answers, correlation, verification)
+MODULES = (
+    ranked,
+    clustering,
+    structure,
+    threshold,
+    selective,
+    classification,
+    calibration,
+    answers,
+    correlation,
+    verification,
+)
 METRICS: tuple[Metric, ...] = tuple(metric for module in (*MODULES, ood, duration) for metric in module.METRICS)
 _BY_NAME = {(group, metric.name): metric for metric in METRICS for group in metric.groups}
 _OF_SCORES = {name.removesuffix("{score}") for _, name in _BY_NAME if name.endswith("{score}")}

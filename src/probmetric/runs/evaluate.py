@@ -4,11 +4,12 @@ A thin shell around the pure functions of `metrics`, `retrieval` and `trust`: re
 and names the results.
 Metric names are legal in MLflow and DVC. Nothing is written.
 
-    test  retrieval/..., clustering/..., structure/..., sparsification/...; classification/... and calibration/ece...
-          where the file holds class probabilities for the classes it shows; calibration/retrieval_ece and
-          retrieval_sampled/... (mean over ten sampled sets) where it holds samples; distortion/spearman where it is
-          known how strongly the images were distorted; retrieval_euclidean/... of the embeddings before normalisation
-          where the concentration is their norm, retrieval_poincare/... where metadata names a curvature
+    test  retrieval/..., clustering/..., structure/..., threshold/..., sparsification/...; classification/... and
+          calibration/ece... where the file holds class probabilities for the classes it shows;
+          calibration/retrieval_ece and retrieval_sampled/... (mean over ten sampled sets) where it holds samples;
+          distortion/spearman where it is known how strongly the images were distorted; retrieval_euclidean/... of the
+          embeddings before normalisation where the concentration is their norm, retrieval_poincare/... where metadata
+          names a curvature
     ood   ood/<name>/..., each set against the test split
           scores of the answer stand beside both: sparsification/error_auroc_cosine, ood/<name>/auroc_cosine, ...
           trust/...  what the method adds to the free ones; p_right/...  P(right), cross-fitted over classes
@@ -48,6 +49,7 @@ from probmetric.metrics.ranked import metric_names
 from probmetric.metrics.selective import selective_metrics, sparsification
 from probmetric.metrics.severity import by_severity
 from probmetric.metrics.structure import singular_values, structure_metrics
+from probmetric.metrics.threshold import threshold_metrics
 from probmetric.metrics.units import ByUnit, Images, mean_of, of_mean, resampled, retrieval_units, two_groups
 from probmetric.metrics.verification import Pairs, error_versus_discard, verification_metrics
 from probmetric.retrieval.measures import retrieval_per_query, summarize
@@ -204,6 +206,7 @@ def evaluate_run(
         if settings.clustering:
             results.add("clustering", clustering_metrics(test["mean"], test["label"], seed=settings.seed))
         results.add("structure", structure_metrics(test["mean"], test["label"]))
+        results.add("threshold", threshold_metrics(test["mean"], test["label"], seed=settings.seed))
     _trusted(results, test, answers, facts)
     if facts.pairs is not None:
         results.add("verification", _verification(test, facts.pairs))

@@ -1,0 +1,91 @@
+"""Threshold consistency: does one threshold of the distance serve every class alike?
+
+OPIS, the operating-point inconsistency score (Zhang et al. 2024, "Threshold-Consistent Margin Loss for Open-World Deep
+Metric Learning", section 3), of Euclidean distances d between unit rows. For class i and threshold t:
+
+    sensitivity   share of the pairs within the class with d <= t
+    specificity   share of the pairs of one image of the class and one of another with d > t
+    U_i(t)        their harmonic mean
+    opis          mean over classes i and thresholds t of (U_i(t) - mean of U(t) over classes)^2
+
+101 thresholds, evenly spaced, from the one that accepts 1 % of the pairs of two classes to the one that accepts 10 %.
+Classes of one image have no pairs and are left out. Low where all classes are equally bad too: read it beside accuracy.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probmetric.metrics import arrays
+from probmetric.metrics.record import table
+
+Doubles = NDArray[np.float64]
+FALSE_ACCEPTS = (0.01, 0.10)
+THRESHOLDS = 101
+MOST = 2000  # images that stand for all others, or for a class: 3.6e9 pairs of 60,000 images would take minutes
+
+METRICS = table(
+    "threshold",
+    __name__,
+    """
+    opis | OPIS ↓ | variance over classes of the harmonic mean of sensitivity and specificity, at the thresholds of 1 to
+        10 % false accepts | Zhang et al. 2024 (TCM)
+    """,
+)
+
+
+def threshold_metrics(embeddings: Any, labels: Any, *, seed: int = 0) -> dict[str, float]:
+    """Return OPIS of unit rows `embeddings` (N,M) with `labels` (N,).
+
+    NaN where undefined: fewer than two classes of two images.
+
+    Args:
+        embeddings: (N,M) unit rows.
+        labels: (N,) whole numbers.
+        seed: of the draw of `MOST` images, where there are more.
+
+    Examples:
+        >>> rows = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+        >>> threshold_metrics(rows, [0, 0, 1, 1])
+        {'opis': 0.0}
+    """
+    rows = arrays.matrix(embeddings, "embeddings")
+    arrays.check_unit_rows(rows, "embeddings")
+    classes = arrays.labels_of(labels, len(rows), "labels", "embeddings")
+    generator = np.random.default_rng(seed)
+    names, counts = np.unique(classes, return_counts=True)
+    if np.count_nonzero(counts > 1) < 2:
+        return {"opis": math.nan}
+    others = _drawn(np.arange(len(rows)), generator)
+    first, second = np.triu_indices(len(others), 1)
+    apart = classes[others[first]] != classes[others[second]]
+    limits = np.quantile(_distances(rows[others], rows[others])[first, second][apart], FALSE_ACCEPTS)
+    thresholds = np.linspace(*limits, THRESHOLDS)
+    utilities = []
+    for name in names[counts > 1]:
+        inside = rows[_drawn(np.flatnonzero(classes == name), generator)]
+        outside = rows[others[classes[others] != name]]
+        sensitivity = _accepted(_distances(inside, inside)[np.triu_indices(len(inside), 1)], thresholds)
+        specificity = 1 - _accepted(_distances(inside, outside).ravel(), thresholds)
+        both = sensitivity + specificity
+        utilities.append(2 * sensitivity * specificity / np.where(both > 0, both, 1))
+    return {"opis": float(np.var(utilities, axis=0).mean())}
+
+
+def _drawn(rows: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
+    """Return `rows`, of more than `MOST` so many of them."""
+    return rows if len(rows) <= MOST else np.sort(generator.choice(rows, MOST, replace=False))
+
+
+def _distances(a: NDArray[np.float32], b: NDArray[np.float32]) -> Doubles:
+    """Return the Euclidean distances (A,B) of unit rows (A,M) and (B,M)."""
+    return np.sqrt(np.maximum(2 - 2 * (a @ b.T).astype(np.float64), 0))
+
+
+def _accepted(distances: Doubles, thresholds: Doubles) -> Doubles:
+    """Return the share of `distances` (P,) that is at most each of `thresholds` (T,)."""
+    return np.searchsorted(np.sort(distances), thresholds, side="right") / len(distances)
