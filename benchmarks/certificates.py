@@ -6,7 +6,8 @@
     simulated            doubts uniform, P(wrong | doubt) = .6 doubt^2
 
 Half of the images of each class are the gallery, the others ask. The answers to all of them are the population; a
-calibration set is `CALIBRATION` answers drawn from it with replacement, so that the truth is known exactly.
+calibration set is `CALIBRATION` answers drawn from it with replacement, so that the truth is known exactly. Pairs and
+strangers are judged on ten times as many sets.
 
     answers    risk = half of the share of wrong answers; violated: share of calibration sets whose threshold lets
                through more. Coverage beside the oracle's (the largest threshold that keeps the risk in the population)
@@ -38,6 +39,7 @@ from probmetric.retrieval import match_record
 from probmetric.trust.certificates import EVERYTHING, CertificateError, least_tested, upper_bound
 
 CALIBRATION, BATCH, CONFIDENCE, FALSE_ACCEPT, STRANGERS, MISS = 400, 100, 0.9, 0.02, 0.05, 0.1
+TIMES = 10  # pairs and strangers may break a promise in .097 and .099 of the sets: 1,000 sets cannot tell that from .1
 
 
 @dataclass(frozen=True)
@@ -189,13 +191,6 @@ def judged(data: Population, splits: int) -> dict[str, Any]:
         rows["certify"].append(_outcome(data, _certified(doubt, errors, risk, number), risk))
         for name, rule in PUBLISHED.items():
             rows[name].append(_outcome(data, _or_nothing(rule, doubt, errors, risk, number), risk))
-        impostor = generator.choice(data.impostor, CALIBRATION)
-        values = np.concatenate([impostor, generator.choice(data.genuine, 100)])
-        pairs = trust.certify_pairs(values, np.arange(len(values)) >= CALIBRATION, false_accept=FALSE_ACCEPT)
-        rows["pairs"].append(((data.impostor > pairs.threshold).mean() > FALSE_ACCEPT, pairs.false_reject))
-        strange = generator.choice(data.stranger, CALIBRATION)
-        watch = trust.certify_strangers(doubt, strange, false_accept=STRANGERS)
-        rows["strangers"].append(((data.stranger < watch.threshold).mean() > STRANGERS, watch.coverage))
         batch = generator.integers(0, len(wrong), BATCH)
         accepted = trust.select_matches(data.doubt[batch], (doubt, ~errors), fdr=risk).accepted
         rows["batch"].append((wrong[batch][accepted].sum() / max(accepted.sum(), 1), accepted.mean()))
@@ -203,6 +198,17 @@ def judged(data: Population, splits: int) -> dict[str, Any]:
         missed = data.class_doubt[np.arange(len(wrong)), data.label] > sets.thresholds[0]
         size = sets.members(data.class_doubt[batch]).sum(axis=1).mean()
         rows["sets"].append((missed.mean(), size))
+    impostors, strangers = np.sort(data.impostor), np.sort(data.stranger)
+    for number in range(TIMES * splits):
+        generator = np.random.default_rng([12, number])
+        values = np.concatenate([generator.choice(impostors, CALIBRATION), generator.choice(data.genuine, 100)])
+        pairs = trust.certify_pairs(values, np.arange(len(values)) >= CALIBRATION, false_accept=FALSE_ACCEPT)
+        accepted = 1 - np.searchsorted(impostors, pairs.threshold, side="right") / len(impostors)
+        rows["pairs"].append((accepted > FALSE_ACCEPT, pairs.false_reject))
+        known = generator.choice(data.doubt, CALIBRATION)
+        watch = trust.certify_strangers(known, generator.choice(strangers, CALIBRATION), false_accept=STRANGERS)
+        answered = np.searchsorted(strangers, watch.threshold) / len(strangers)
+        rows["strangers"].append((answered > STRANGERS, watch.coverage))
     means = {name: np.mean(values, axis=0) for name, values in rows.items()}
     facts = {"queries": len(wrong), "risk": risk, "oracle": oracle, "least": least_tested(risk, CONFIDENCE)}
     first = {"batch": "wrong", "sets": "missed"}

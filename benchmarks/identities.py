@@ -1,8 +1,9 @@
-"""Several images of one identity: one vector each, fused, or all of them? On faces, frozen features.
+"""Several images of one identity: one vector each, fused, or all of them? On faces and places, frozen features.
 
     python benchmarks/identities.py --features FOLDER [--output benchmarks/results/identities.json]
 
-FOLDER/faces.npz holds vectors (N, 1280) and labels (N,) of LFW (`photos_frozen.embed`). Identities with at least
+FOLDER/faces.npz and places.npz hold vectors (N, 1280) and labels (N,) (`photos_frozen.py --features FOLDER`): people of
+LFW, stretches of ten frames of the tower's walks. Identities with at least
 `LEAST` images enrol with `ENROLLED` of them, drawn at random, and ask with the others. Frozen features have no
 concentrations, so an image's kappa is one of two: the same for all, or that of a vMF fitted to the identity's enrolled
 images, r (M - r^2) / (1 - r^2) of their mean length r (Banerjee et al. 2005).
@@ -110,14 +111,8 @@ def judged(values: np.ndarray, truth: np.ndarray, calibrates: np.ndarray) -> dic
     }
 
 
-def main() -> None:
-    """Print the table and write the record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--features", type=Path, default=Path("features"))
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/identities.json"))
-    options = parser.parse_args()
-    with np.load(options.features / "faces.npz") as stored:
-        rows, labels = normalized(stored["vectors"]), stored["labels"]
+def measured(rows: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    """Return mean and deviation over the seeds of every rule's measures, from unit rows (N, M) with labels (N,)."""
     kept = np.flatnonzero(np.bincount(labels) >= LEAST)
     made: dict[str, list[dict[str, float]]] = {rule: [] for rule in RULES}
     asked, chosen = 0, list[float]()
@@ -144,16 +139,24 @@ def main() -> None:
     for rule, each in made.items():
         table = {name: [one[name] for one in each] for name in each[0]}
         results[rule] = {name: [float(np.mean(v)), float(np.std(v, ddof=1))] for name, v in table.items()}
-        print(" | ".join([rule, *(f"{mean:.3f} +- {spread:.3f}" for mean, spread in results[rule].values())]))
-    facts = {
-        "identities": len(kept),
-        "queries": asked,
-        "enrolled": ENROLLED,
-        "risk": RISK,
-        "seeds": SEEDS,
-        "kappas": chosen,
-    }
-    write_json(options.output, facts | {"mean and deviation": results})
+        print(
+            " | ".join([rule, *(f"{mean:.3f} +- {spread:.3f}" for mean, spread in results[rule].values())]), flush=True
+        )
+    facts = {"identities": len(kept), "queries": asked, "enrolled": ENROLLED, "risk": RISK, "seeds": SEEDS}
+    return facts | {"kappas": chosen, "mean and deviation": results}
+
+
+def main() -> None:
+    """Print the tables and write the record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--features", type=Path, default=Path("features"))
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/identities.json"))
+    options = parser.parse_args()
+    results = {}
+    for name in ("faces", "places"):
+        with np.load(options.features / f"{name}.npz") as stored:
+            results[name] = measured(normalized(stored["vectors"].astype(np.float32)), stored["labels"])
+    write_json(options.output, results)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from torchvision.transforms import v2
 from probmetric.io import read_json, write_json
 
 SIZE, RESIZE, ROUNDING = 128, 146, 1e-6
+STRETCH = 10  # frames of a walk that are one place
 Doubles = NDArray[np.float64]
 
 
@@ -134,14 +135,7 @@ def ten_folds(cosine: Doubles, same: NDArray[np.bool_]) -> float:
 
 def places(photos: Path) -> dict[str, float]:
     """Return recall@1 of every fifth frame of floors 12 to 23, and what the wrong answers show."""
-    root, frames, seen = photos / "ie_tower_256", [], set()
-    for floor in range(12, 24):
-        for path in sorted((root / f"floor{floor}").iterdir()):
-            content = path.read_bytes()
-            walk, number = re.fullmatch(r"(.*)_frame_(\d+)\.jpg", path.name).groups()  # type: ignore[union-attr]
-            if content not in seen or walk not in ("f22_central_alt",):
-                frames.append((path, floor, walk, int(number)))
-            seen.add(content)
+    frames = walked(photos)
     rows = embed([path for path, *_ in frames], whole=True)
     asks = [k for k, frame in enumerate(frames) if frame[3] % 5 == 0]
     searched = [k for k, frame in enumerate(frames) if frame[3] % 5 in (2, 3)]
@@ -156,6 +150,19 @@ def places(photos: Path) -> dict[str, float]:
     }
 
 
+def walked(photos: Path) -> list[tuple[Path, int, str, int]]:
+    """Return path, floor, walk and number of every frame of floors 12 to 23; the walk that is a copy is left out."""
+    frames, seen = [], set()
+    for floor in range(12, 24):
+        for path in sorted((photos / f"ie_tower_256/floor{floor}").iterdir()):
+            content = path.read_bytes()
+            walk, number = re.fullmatch(r"(.*)_frame_(\d+)\.jpg", path.name).groups()  # type: ignore[union-attr]
+            if content not in seen or walk not in ("f22_central_alt",):
+                frames.append((path, floor, walk, int(number)))
+            seen.add(content)
+    return frames
+
+
 SETS: dict[str, tuple[str, Callable[[Path], dict[str, float]]]] = {
     "birds": ("photos-birds", birds),
     "cars": ("photos-cars", cars),
@@ -164,17 +171,19 @@ SETS: dict[str, tuple[str, Callable[[Path], dict[str, float]]]] = {
 }
 
 
-FILES: dict[str, Callable[[Path], list[Path]]] = {"birds": bird_files, "cars": car_files, "faces": face_files}
-
-
-def write_features(photos: Path, folder: Path) -> None:
-    """Write <set>.npz with the vectors (N, 1280), not normalised, and labels (N,)."""
+def write_features(photos: Path, folder: Path, only: Sequence[str]) -> None:
+    """Write <set>.npz with the vectors (N, 1280), not normalised, and labels (N,): folders, of places stretches."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, files in FILES.items():
-        paths = files(photos)
-        labels = np.unique([path.parent.name for path in paths], return_inverse=True)[1]
-        np.savez(folder / f"{name}.npz", vectors=features(paths).astype(np.float32), labels=labels)
-        print(f"{folder / name}.npz: {len(paths)} images", flush=True)
+    for name in only:
+        if name == "places":
+            frames = walked(photos)
+            paths, labels = [each[0] for each in frames], [f"{walk}/{number // STRETCH}" for *_, walk, number in frames]
+        else:
+            paths = {"birds": bird_files, "cars": car_files, "faces": face_files}[name](photos)
+            labels = [path.parent.name for path in paths]
+        numbers = np.unique(labels, return_inverse=True)[1]
+        np.savez(folder / f"{name}.npz", vectors=features(paths, whole=name == "places"), labels=numbers)
+        print(f"{folder / name}.npz: {len(paths)} images of {numbers.max() + 1} labels", flush=True)
 
 
 def main() -> None:
@@ -184,11 +193,11 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/photos_frozen.json"))
     parser.add_argument("--only", nargs="*", choices=SETS, default=[*SETS])
-    parser.add_argument("--features", type=Path, help="write the features of birds, cars and faces here, no more")
+    parser.add_argument("--features", type=Path, help="write the features here, <set>.npz, and no more")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.features is not None:
-        write_features(options.photos, options.features)
+        write_features(options.photos, options.features, options.only)
         return
     kept = read_json(options.output) if options.output.is_file() else {}
     for name in options.only:
