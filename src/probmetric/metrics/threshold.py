@@ -63,8 +63,8 @@ def threshold_metrics(embeddings: Any, labels: Any, *, seed: int = 0) -> dict[st
     others = _drawn(np.arange(len(rows)), generator)
     first, second = np.triu_indices(len(others), 1)
     apart = classes[others[first]] != classes[others[second]]
-    limits = np.quantile(_distances(rows[others], rows[others])[first, second][apart], FALSE_ACCEPTS)
-    thresholds = np.linspace(*limits, THRESHOLDS)
+    least, most = np.quantile(_distances(rows[others], rows[others])[first, second][apart], FALSE_ACCEPTS)
+    thresholds = np.linspace(least, most, THRESHOLDS)
     utilities = []
     for name in names[counts > 1]:
         inside = rows[_drawn(np.flatnonzero(classes == name), generator)]
