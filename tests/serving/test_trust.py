@@ -12,6 +12,7 @@ from probmetric.data import load_columns, open_images
 from probmetric.errors import ProbMetricError
 from probmetric.serving.gallery_trust import fitting_certificate, read_certificates, write_certificates
 from probmetric.serving.looks import same
+from probmetric.serving.search import as_text
 from probmetric.trust import Certificate, CertificateError, monitor
 
 
@@ -259,6 +260,15 @@ def test_p_right_of_an_image_is_one_number_whatever_is_asked(tmp_path, caplog):
     assert len(list((tmp_path / "g").glob("certificate-*.json"))) == 2
     gallery.remove([gallery.paths[0]])
     assert gallery.p_right is None  # of another gallery
+
+
+def test_a_picture_of_the_gallery_is_said_to_be_one():
+    """It was right with probability .17, with a cosine of 1."""
+    vectors, labels = probmetric.example_vectors()
+    gallery = probmetric.Gallery.from_vectors(vectors, labels)
+    itself, other = (as_text(gallery.search(rows, k=1)) for rows in (vectors[:1], vectors[:1] + vectors[400:401]))
+    assert "the gallery holds this picture (P(right) is of new ones); nearest:" in itself
+    assert "holds this picture" not in other
 
 
 def test_a_log_of_plain_answers_can_be_monitored():

@@ -18,6 +18,7 @@ from probmetric.trust.certificates import Certificate
 from probmetric.trust.deployed import certified_doubt
 
 UNSURE = "less sure than {:.4g} % of the validation images"
+ITSELF = 1 - 1e-6  # cosine of a picture with itself, embedded in another batch
 STRANGER = "a stranger: farther from the gallery than its images are from each other"
 UNCERTIFIED = "above the certified doubt: more than {:g} of such answers could be wrong"
 
@@ -169,6 +170,8 @@ def as_text(answers: Sequence[Answer]) -> str:
     for answer in answers:
         doubt = "" if answer.doubt is None else f"less sure than {100 * answer.doubt:.0f} % of the validation images; "
         verdict = f"answer withheld: {answer.reason}" if answer.withheld else "nearest:"
+        if answer.matches and answer.matches[0].similarity > ITSELF:
+            verdict = f"the gallery holds this picture (P(right) is of new ones); {verdict}"
         right = "" if answer.p_right is None else f"right with probability {chance_words(answer.p_right)}; "
         lines.append(f"{answer.image}   {right}{doubt}{verdict}")
         shown = () if answer.withheld else answer.matches
