@@ -311,6 +311,18 @@ def test_a_gallery_does_not_grow_in_files_with_every_addition(model, photos, tmp
     assert gallery.paths == paths[:6]
 
 
+def test_what_a_killed_writer_left_goes_with_the_next_write(model, photos, tmp_path):
+    paths = list(photos[1])
+    gallery = probmetric.Gallery.create(model, paths[:1])
+    gallery.save(tmp_path / "g")
+    left = tmp_path / "g/.images-7.parquet.x1y2.tmp"
+    left.mkdir()
+    (left / "images-7.parquet").touch()
+    gallery.add(model, paths[1])
+    gallery.save()
+    assert not left.exists()
+
+
 def test_the_same_images_again_change_no_file(model, photos, tmp_path):
     """Hostile fault 6: what images look like was sampled anew with every addition."""
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -88,9 +89,11 @@ def write(folder: Path, content: Content, digest: str, trust: dict[str, Any] | N
     index |= {"content": digest, "trust": trust}
     write_json(folder / INDEX, signed(index))
     for path in folder.iterdir():
-        if _number(path.name) and path.name not in files.values():
-            with contextlib.suppress(OSError):  # a process that has it mapped keeps its content
-                path.unlink()
+        with contextlib.suppress(OSError):
+            if path.name.startswith((".vectors-", ".images-")) and path.suffix == ".tmp":
+                shutil.rmtree(path)  # of a writer that was killed: this one holds the lock
+            elif _number(path.name) and path.name not in files.values():
+                path.unlink()  # a process that has it mapped keeps its content
     return replace(content, mean=_mapped(folder / files["vectors"], *content.mean.shape))
 
 
