@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from brute_force import cosine_keys
 
-from probmetric.retrieval import search
+from probmetric.retrieval import match_record, search
 from probmetric.retrieval.problem import build_problem
 from probmetric.retrieval.torch_engine import torch_nearest
 
@@ -70,7 +70,7 @@ def test_torch_gives_the_same(rows, monkeypatch):
     )
     nearest, cosines = torch_nearest(problem, 9)
     np.testing.assert_array_equal(nearest, expected.rows)
-    np.testing.assert_array_equal(cosines, expected.cosines)
+    np.testing.assert_array_equal(cosines.clip(-1, 1), expected.cosines)
 
 
 def test_bad_input_is_named(rows):
@@ -103,3 +103,12 @@ def test_a_gallery_on_disk_is_searched_as_it_lies(rows, dtype, tmp_path, monkeyp
         np.testing.assert_array_equal(found.cosines, expected.cosines)
     with pytest.raises(TypeError, match="gallery has dtype int16; expected float32"):
         search(rows, [stored.astype("int16")], 4)
+
+
+def test_no_cosine_is_beyond_one():
+    """Unit rows in float32 have cosines with themselves of up to 1 + 2e-7."""
+    rows = np.random.default_rng(0).normal(size=(300, 17)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    assert search(rows, rows, k=1).cosines.max() == 1.0
+    assert search(rows, -rows, k=300).cosines.min() == -1.0
+    assert match_record(rows, rows, np.arange(300) % 5, k=3)["cosine"].max() == 1.0

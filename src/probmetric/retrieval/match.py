@@ -244,7 +244,7 @@ def match_of_lists(space: Search, listed: Nearest, others: Any = None) -> Match:
     rows, cosines = listed
     classes = space.labels[rows]
     if space.labels.min() == space.labels.max():
-        return Match(cosines, rows, classes, None)
+        return Match(cosines.clip(-1.0, 1.0), rows, classes, None)
     other = classes != classes[:, :1]
     second = cosines[np.arange(len(rows)), other.argmax(axis=1)]
     far = ~other.any(axis=1)
@@ -256,4 +256,4 @@ def match_of_lists(space: Search, listed: Nearest, others: Any = None) -> Match:
         struck = SparseRelation(*space.struck.of(which), (len(which), len(space.labels)))
         again = replace(space, queries=space.queries[which], struck=struck, classes=classes[which, 0])
         second[which] = again.nearest(1).cosines[:, 0]
-    return Match(cosines, rows, classes, cosines[:, 0] - np.maximum(second, -1.0))
+    return Match(cosines.clip(-1.0, 1.0), rows, classes, cosines[:, 0] - np.maximum(second, -1.0))

@@ -76,14 +76,13 @@ def search(
     itself = np.arange(len(unit)) if gallery is None else self_index
     struck = struck_rows(itself, ignore, (len(unit), sum(map(len, parts))))
     if not arrays.is_cuda(queries):
-        return nearest(Search(unit, parts, struck, normalize=normalize and gallery is not None), k)
+        found = nearest(Search(unit, parts, struck, normalize=normalize and gallery is not None), k)
+        return Nearest(found.rows, found.cosines.clip(-1.0, 1.0))
     check_k(k, struck, parts)
     nothing = SparseRelation(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), (len(unit), 1))
-    return Nearest(
-        *engine("torch_engine").torch_nearest(
-            Problem(unit, np.concatenate([as_read(part, normalize) for part in parts]), nothing, struck), k
-        )
-    )
+    problem = Problem(unit, np.concatenate([as_read(part, normalize) for part in parts]), nothing, struck)
+    rows, cosines = engine("torch_engine").torch_nearest(problem, k)
+    return Nearest(rows, cosines.clip(-1.0, 1.0))
 
 
 def nearest(space: Search, k: int) -> Nearest:
