@@ -14,6 +14,7 @@ from probmetric.metrics.arrays import normalized
 
 log = logging.getLogger(__name__)
 IMAGES, FILE = 8, "canary.safetensors"
+CHECKED = 3  # are embedded when a model or gallery is opened: whoever opens one does not wait for all eight
 MOVED = 1e-6  # 1 - cosine, beyond what the order of a sum in float32 makes
 
 
@@ -32,8 +33,8 @@ def canaries(shape: tuple[int, int], tensor: tuple[int, ...] = ()) -> list[np.nd
 
 
 def warn_if_moved(before: np.ndarray | None, now: np.ndarray | None, what: str) -> float:
-    """Warn where the embeddings (8, M) of the images are no longer those that came with `what`; return by how much."""
-    if before is None or now is None or before.shape != now.shape:
+    """Warn where the embeddings (k, M) of the first k images are not those (8, M) that `what` has; return by how much."""
+    if before is None or now is None or (before := before[: len(now)]).shape != now.shape:
         return 0.0
     first, second = (normalized(rows).astype(np.float64) for rows in (before, now))
     distance = ((first - second) ** 2).sum(axis=1) / 2
@@ -42,7 +43,7 @@ def warn_if_moved(before: np.ndarray | None, now: np.ndarray | None, what: str) 
     log.warning(
         "the embeddings of %d of %d test images have moved since %s was made, by %.2g in cosine: another library, "
         "precision or processor. Scores shift by as much; make galleries and certificates again here",
-        *((~(distance <= MOVED)).sum(), IMAGES, what, distance.max()),
+        *((~(distance <= MOVED)).sum(), len(now), what, distance.max()),
     )
     return float(distance.max())
 

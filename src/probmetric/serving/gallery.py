@@ -75,6 +75,11 @@ class Embedder(Protocol):
         """Embeddings of the images of `canary`, if they can be had."""
         ...
 
+    @property
+    def checked_canary(self) -> np.ndarray | None:
+        """Embeddings of the first of them."""
+        ...
+
     def embedded(self, images: Sequence[Any], *, on_error: OnError = "raise") -> Any:
         """Return embeddings, as `Model.embedded` does."""
         ...
@@ -294,7 +299,7 @@ class Gallery:
                 f"{model.digest[:12]}); make one with this model, or search with that one."
             )
         if self.canary is not None and self._moved is None:
-            self._moved = warn_if_moved(self.canary, model.canary, "this gallery")
+            self._moved = warn_if_moved(self.canary, model.checked_canary, "this gallery")
 
     # ---- what it holds -------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from probmetric.io import FileError
 from probmetric.models import Encoder
 from probmetric.models._wrapped import wrapped
 from probmetric.runs.folder import Embeddings
-from probmetric.serving.canary import canaries, warn_if_moved
+from probmetric.serving.canary import CHECKED, IMAGES, canaries, warn_if_moved
 from probmetric.serving.canary import sound as sound_canary
 from probmetric.serving.card import card
 from probmetric.serving.export import Graph, exported, write_onnx
@@ -166,9 +166,17 @@ class Model:
     @functools.cached_property
     def canary(self) -> np.ndarray | None:
         """Embeddings (8, M) of the images of `canary`, as they are made here; None of inputs that cannot be drawn."""
+        rows = self._drawn_images(IMAGES)
+        return rows if rows is not None and sound_canary(rows) else None
+
+    @functools.cached_property
+    def checked_canary(self) -> np.ndarray | None:
+        """Embeddings (3, M) of the first of them: what is compared when a model folder or a gallery is opened."""
+        return self._drawn_images(CHECKED)
+
+    def _drawn_images(self, count: int) -> np.ndarray | None:
         with contextlib.suppress(ProbMetricError, ValueError):
-            rows: np.ndarray = self.embed(canaries(self.eye.shape, self.eye.tensor)).mean.numpy()
-            return rows if sound_canary(rows) else None
+            return self.embed(canaries(self.eye.shape, self.eye.tensor)[:count]).mean.numpy()
         return None
 
     def _sampling(self) -> Predictor:
@@ -320,7 +328,7 @@ def load(source: str | Path, *, device: str = "auto", network: nn.Module | None 
     model = Model.of(parts_of(source), pick_device(device), network)
     stored = model.parts.tensors[REFERENCE].get("canary")
     if stored is not None:
-        warn_if_moved(stored.numpy(), model.canary, f"the model folder {source}")
+        warn_if_moved(stored.numpy(), model.checked_canary, f"the model folder {source}")
     return model
 
 
