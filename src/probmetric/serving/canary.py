@@ -33,7 +33,7 @@ def canaries(shape: tuple[int, int], tensor: tuple[int, ...] = ()) -> list[np.nd
 
 
 def warn_if_moved(before: np.ndarray | None, now: np.ndarray | None, what: str) -> float:
-    """Warn where the embeddings (k, M) of the first k images are not those (8, M) that `what` has; return by how much."""
+    """Warn where embeddings (k, M) of the first k images are not those (8, M) that `what` has; return by how much."""
     if before is None or now is None or (before := before[: len(now)]).shape != now.shape:
         return 0.0
     first, second = (normalized(rows).astype(np.float64) for rows in (before, now))
