@@ -27,8 +27,10 @@ def is_out_of_memory(error: Exception) -> bool:
     )
 
 
-# A password in user:password@host, with "/" in it too (a port is none); a token alone before a web host; a parameter.
+# A password in user:password@host, with "/" in it too (a port is none), or without a scheme; a token alone before a web
+# host; a parameter.
 _SECRETS = re.compile(
+    r"(?:^|[\"'\[({=,])[^/@\s:\"'\[({=,]+:(?!/)[^@\s]*@\w|"
     r"(?:https?:/?|//)[^/@\s:]*:(?!\d+(?:/|$))[^@]*@|https?://[^/@\s]+@"
     r"|(?:[?&;#]|odbc_connect=)[^=&]*(?:pass|pwd|secret|token|key|auth|sig|cred|jwt)[^=&]*=[^&\s]",
     re.IGNORECASE,

@@ -385,6 +385,7 @@ def test_a_variable_that_mlflow_cannot_read_is_named(name, tracked, monkeypatch)
         "https://example.org/x#access_token=" + "hunter22",
         "mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BPWD%3D" + "hunter22",
         "https:me:" + "hunter22@example.org",
+        "me:" + "hunter22@example.org:5000",
         "//me:" + "hunter22@example.org/x",
         "https:/me:" + "hunter22@example.org",
         "https://example.org/x?sig=" + "hunter22",
