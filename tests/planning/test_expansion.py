@@ -94,7 +94,7 @@ def test_runs_wanted_twice_appear_once(params):
         ({"methods": ["cosine"], "datasets": ["glyphs+noise0.2"]}, "write 'glyphs.noise0.2' as dataset 'glyphs' with"),
         ({"methods": ["cosine"], "datasets": ["lfw+nearest0.4"]}, "add 'lfw' to noise.on_request and 'nearest0.4'"),
         ({"methods": ["cosine"], "set": {"training.epoch": 1}}, "did you mean 'epochs'"),
-        ({"methods": ["cosine"], "set": {"trainin.epochs": 1}}, "did you mean 'training.<key>'"),
+        ({"methods": ["cosine"], "set": {"trainin.epochs": 1}}, "Did you mean 'training.<key>'"),
         ({"methods": ["cosine"], "set": {"loss.scal": 1.0}}, "has no option 'scal'"),
         ({"methods": ["cosine"], "set": {"pretrained": "a/b"}}, "cannot stand in a folder name"),
         ({"methods": ["cosine"], "set": {"freeze": "trunk"}}, r"a setting of training: `training: \{freeze"),

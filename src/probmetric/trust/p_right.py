@@ -122,7 +122,7 @@ def fit_p_right(scores: Mapping[str, Any], right: Any) -> PRight:
     Examples:
         >>> fitted = fit_p_right({"cosine": [0.9, 0.8, 0.3, 0.2, 0.7, 0.4]}, [1, 1, 0, 0, 0, 1])
         >>> fitted.probability({"cosine": [0.2, 0.9]}).round(1).tolist()
-        [0.1, 0.9]
+        [0.3, 0.7]
     """
     columns = _columns(scores)
     truth = arrays.booleans(right, "right", count=len(columns))
