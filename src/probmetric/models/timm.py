@@ -160,10 +160,10 @@ def _library(tag: str) -> Any:
         raise FileError("backbone timm needs the package timm: pip install 'probmetric[train]'.") from error
 
     try:
-        found = timm.is_model(tag) and bool(timm.get_pretrained_cfg(tag) or "." not in tag)
+        exists = timm.is_model(tag) and bool(timm.get_pretrained_cfg(tag) or "." not in tag)
     except RuntimeError:  # the architecture has no such weights
-        found = False
-    if not found:
+        exists = False
+    if not exists:
         close = nearest(tag, timm.list_models() + timm.list_pretrained())
         raise UnknownNameError(f"backbone timm: timm {timm.__version__} has no model {tag!r}: {close}")
     return timm

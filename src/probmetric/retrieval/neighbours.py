@@ -76,8 +76,8 @@ def search(
     itself = np.arange(len(unit)) if gallery is None else self_index
     struck = struck_rows(itself, ignore, (len(unit), sum(map(len, parts))))
     if not arrays.is_cuda(queries):
-        found = nearest(Search(unit, parts, struck, normalize=normalize and gallery is not None), k)
-        return Nearest(found.rows, found.cosines.clip(-1.0, 1.0))
+        listed = nearest(Search(unit, parts, struck, normalize=normalize and gallery is not None), k)
+        return Nearest(listed.rows, listed.cosines.clip(-1.0, 1.0))
     check_k(k, struck, parts)
     nothing = SparseRelation(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), (len(unit), 1))
     problem = Problem(unit, np.concatenate([as_read(part, normalize) for part in parts]), nothing, struck)
