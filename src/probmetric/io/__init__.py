@@ -242,17 +242,24 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         handle, folder = _temporary(path)
     except OSError as error:
         raise _write_problem(path, error) from error
-    temporary = folder / path.name
+    temporary, whole = folder / path.name, folder.with_suffix(".whole.tmp")
     try:
         temporary.touch()
         yield temporary
         _flush(temporary)
         temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
+        with temporary.open(
+            "rb"
+        ) as file:  # the folder goes first: killed after the last step, nothing is left beside it
+            _lock(file.fileno())
+            temporary.rename(whole)
+            shutil.rmtree(folder)
+            whole.replace(path)
     except OSError as error:
         raise _write_problem(path, error) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        whole.unlink(missing_ok=True)
         os.close(handle)
 
 
@@ -271,22 +278,23 @@ def _temporary(path: Path) -> tuple[int, Path]:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove temporary folders of `path` whose writers were killed: nobody holds their locks any more."""
+    """Remove temporary folders and files of `path` whose writers were killed: nobody holds their locks any more."""
     with os.scandir(path.parent) as entries:
         names = [entry.name for entry in entries]
     for name in names:
         if not (name.startswith(f".{path.name}.") and name.endswith(".tmp")):
             continue
-        folder = path.parent / name
+        place = path.parent / name
+        is_folder = place.is_dir()
         with contextlib.suppress(OSError):
             try:
-                handle = os.open(folder / _LOCK, os.O_RDWR)
+                handle = os.open(place / _LOCK if is_folder else place, os.O_RDONLY)
             except FileNotFoundError:
-                folder.rmdir()  # killed before there was a lock
+                place.rmdir()  # killed before there was a lock
                 continue
             try:
                 if _lock(handle):
-                    shutil.rmtree(folder)
+                    shutil.rmtree(place) if is_folder else place.unlink()
             finally:
                 os.close(handle)
 
