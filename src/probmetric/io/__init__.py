@@ -248,9 +248,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         yield temporary
         _flush(temporary)
         temporary.chmod(0o666 & ~_umask())
-        with temporary.open(
-            "rb"
-        ) as file:  # the folder goes first: killed after the last step, nothing is left beside it
+        with temporary.open("rb") as file:
+            # The folder goes first: whoever is killed after the last step leaves nothing.
             _lock(file.fileno())
             temporary.rename(whole)
             shutil.rmtree(folder)
