@@ -132,6 +132,7 @@ def test_killed_writers_leave_nothing_for_long(tmp_path):
     for name in (".value.txt.late.tmp", ".other.txt.late.tmp"):
         (tmp_path / name / ".lock").touch()
         (tmp_path / name / "value.txt").write_text("half")
+    (tmp_path / ".value.txt.last.whole.tmp").write_text("whole, not yet named")
     with atomic_path(tmp_path / "value.txt") as mine:
         mine.write_text("first")
         write_text(tmp_path / "value.txt", "second")

@@ -315,12 +315,14 @@ def test_what_a_killed_writer_left_goes_with_the_next_write(model, photos, tmp_p
     paths = list(photos[1])
     gallery = probmetric.Gallery.create(model, paths[:1])
     gallery.save(tmp_path / "g")
-    left = tmp_path / "g/.images-7.parquet.x1y2.tmp"
+    left, whole = tmp_path / "g/.images-7.parquet.x1y2.tmp", tmp_path / "g/.vectors-7.safetensors.x1y2.whole.tmp"
     left.mkdir()
-    (left / "images-7.parquet").touch()
+    for path in (left / ".lock", left / "images-7.parquet", whole):
+        path.touch()
     gallery.add(model, paths[1])
     gallery.save()
     assert not left.exists()
+    assert not whole.exists()
 
 
 def test_the_same_images_again_change_no_file(model, photos, tmp_path):

@@ -113,8 +113,8 @@ def read_text(path: str | Path, fix: str = "delete it and run again") -> str:
 
 def cell_text(text: str) -> str:
     """Return `text` for a CSV file, with a quote in front if a spreadsheet would take it for a formula."""
-    shown = text if text.startswith(("\t", "\r", "\n")) else text.lstrip()
-    return f"'{text}" if shown.startswith(tuple("=+-@\t\r\n＝＋－＠")) else text
+    risky = text.startswith(("\t", "\r", "\n")) or text.lstrip().startswith(tuple("=+-@＝＋－＠"))
+    return f"'{text}" if risky else text
 
 
 def read_csv(
@@ -238,7 +238,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(path)
+        remove_abandoned(path.parent, f"{path.name}.")
         handle, folder = _temporary(path)
     except OSError as error:
         raise _write_problem(path, error) from error
@@ -276,14 +276,14 @@ def _temporary(path: Path) -> tuple[int, Path]:
             os.close(handle)
 
 
-def _remove_abandoned(path: Path) -> None:
-    """Remove temporary folders and files of `path` whose writers were killed: nobody holds their locks any more."""
-    with os.scandir(path.parent) as entries:
+def remove_abandoned(folder: Path, start: str) -> None:
+    """Remove what killed writers left in `folder` of files whose names begin with `start`: nobody holds its locks."""
+    with os.scandir(folder) as entries:
         names = [entry.name for entry in entries]
     for name in names:
-        if not (name.startswith(f".{path.name}.") and name.endswith(".tmp")):
+        if not (name.startswith(f".{start}") and name.endswith(".tmp")):
             continue
-        place = path.parent / name
+        place = folder / name
         is_folder = place.is_dir()
         with contextlib.suppress(OSError):
             try:

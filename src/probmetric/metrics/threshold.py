@@ -26,7 +26,7 @@ from probmetric.metrics.record import table
 Doubles = NDArray[np.float64]
 FALSE_ACCEPTS = (0.01, 0.10)
 THRESHOLDS = 101
-MOST = 2000  # images that stand for all others, or for a class: 3.6e9 pairs of 60,000 images would take minutes
+MOST = 2000  # images that stand for all others, or for a class: 60,000 images have 3.6e9 pairs
 
 METRICS = table(
     "threshold",
@@ -77,7 +77,7 @@ def threshold_metrics(embeddings: Any, labels: Any, *, seed: int = 0) -> dict[st
 
 
 def _drawn(rows: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
-    """Return `rows`, of more than `MOST` so many of them."""
+    """Return `rows`, or `MOST` of them drawn at random where there are more."""
     return rows if len(rows) <= MOST else np.sort(generator.choice(rows, MOST, replace=False))
 
 

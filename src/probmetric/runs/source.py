@@ -78,10 +78,9 @@ def _run(*modules: str) -> tuple[str, ...]:
     What defines alone does not count: a package often lists all its modules.
     """
     names = closure(*modules)
-    around = closure(*_parents(names))
-    acting = [
-        name for name in set(around) - {*names, *_parents(names)} if (file := source_file(name)) and _facts(file).acts
-    ]
+    parents = _parents(names)
+    around = set(closure(*parents)) - {*names, *parents}
+    acting = [name for name in around if (file := source_file(name)) and _facts(file).acts]
     return _run(*names, *acting) if acting else names
 
 

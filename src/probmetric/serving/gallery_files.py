@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from probmetric.io import (
     present,
     read_json,
     read_tensors,
+    remove_abandoned,
     signed,
     unsigned,
     write_json,
@@ -88,12 +88,12 @@ def write(folder: Path, content: Content, digest: str, trust: dict[str, Any] | N
     index = {"format": 4, "model": content.model, "dim": content.mean.shape[1], **files}
     index |= {"content": digest, "trust": trust}
     write_json(folder / INDEX, signed(index))
+    for name in files:
+        remove_abandoned(folder, f"{name}-")
     for path in folder.iterdir():
-        with contextlib.suppress(OSError):
-            if path.name.startswith((".vectors-", ".images-")) and path.suffix == ".tmp":
-                shutil.rmtree(path)  # of a writer that was killed: this one holds the lock
-            elif _number(path.name) and path.name not in files.values():
-                path.unlink()  # a process that has it mapped keeps its content
+        if _number(path.name) and path.name not in files.values():
+            with contextlib.suppress(OSError):  # a process that has it mapped keeps its content
+                path.unlink()
     return replace(content, mean=_mapped(folder / files["vectors"], *content.mean.shape))
 
 
