@@ -6,8 +6,9 @@ answers = model.search(probmetric.Gallery.open("shop-gallery"), ["query.jpg"])
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from probmetric.lazy import exported
 
 if TYPE_CHECKING:
     from probmetric.registry import load_plugins
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 __all__ = ["Gallery", "Model", "__version__", "example_vectors", "fit", "load", "load_plugins"]
 
-_HOMES = {"load_plugins": "registry"} | dict.fromkeys(["Gallery", "Model", "example_vectors", "fit", "load"], "serving")
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = exported(
+    __name__, {"registry": ("load_plugins",), "serving": ("Gallery", "Model", "example_vectors", "fit", "load")}
+)

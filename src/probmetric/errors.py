@@ -1,7 +1,11 @@
 """Errors meant for people."""
 
+import difflib
 import re
 import urllib.parse
+from collections.abc import Iterable
+
+_LISTED, _SHOWN = 50, 8  # names in a message: all of so many, else the nearest
 
 
 class ProbMetricError(Exception):
@@ -51,3 +55,14 @@ def harmless(text: str) -> str:
     """Return a text for a terminal: no control characters, by which names of files could steer it, and no passwords."""
     plain = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda match: match[0].encode("unicode_escape").decode(), text)
     return without_secrets(plain)
+
+
+def nearest(value: str, allowed: Iterable[str]) -> str:
+    """Return the phrase `did you mean 'x'? Allowed: a, b, c.`; of many names it has the nearest only."""
+    names = sorted(allowed)
+    close = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    if len(names) > _LISTED:
+        shown = difflib.get_close_matches(str(value), names, n=_SHOWN, cutoff=0.0)
+        return f"{hint}Nearest of {len(names)}: {', '.join(shown)}."
+    return f"{hint}Allowed: {', '.join(names) or '(nothing)'}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 Kind = TypeVar("Kind", bound="type[Optimizer]")
 
 
-def exported(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of `package`, whose name `x` is defined in its module `homes[x]`."""
+def exported(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of `package`, whose names are defined in its modules: module -> its names."""
+    homes = {name: module for module, its in names.items() for name in its}
 
     def find(name: str) -> Any:
         if name not in homes:

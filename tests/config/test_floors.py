@@ -120,3 +120,22 @@ def spelled(path):
 def test_the_files_of_a_run_are_named_in_one_place():
     found = {path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py") if spelled(path)}
     assert found == {"runs/folder.py", "runs/names.py"}
+
+
+def test_no_name_of_a_package_is_one_of_its_modules():
+    """Once the module is imported, the package's attribute is the module, whatever the name stands for."""
+    rooms = (path for path in ROOT.rglob("__init__.py") if "exported(" in path.read_text())
+    both = {
+        str(path.parent.name): exported_names(path) & {each.stem for each in path.parent.glob("*")} for path in rooms
+    }
+    assert len(both) > 8
+    assert not any(both.values()), both
+
+
+def exported_names(path):
+    call = next(
+        node
+        for node in ast.walk(ast.parse(path.read_text()))
+        if getattr(node, "func", None) and "exported" in ast.dump(node.func)
+    )
+    return {name.value for part in call.args[1].values for name in ast.walk(part) if isinstance(name, ast.Constant)}

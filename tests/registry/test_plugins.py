@@ -8,6 +8,7 @@ import pytest
 
 from probmetric import losses
 from probmetric.config import ConfigError, Params, parse
+from probmetric.errors import nearest
 from probmetric.planning.declared import ensure, outdated
 from probmetric.registry import (
     REQUIRED,
@@ -15,7 +16,6 @@ from probmetric.registry import (
     RegistrationError,
     UnknownNameError,
     load_plugins,
-    nearest,
     registry_of,
 )
 from probmetric.registry import registry as registries

@@ -15,7 +15,7 @@ from probmetric.io import FileError, signed, write_json
 from probmetric.trust.certificates import Certificate, CertificateError, class_importance
 from probmetric.trust.copies import burst_sentence, copies_of, copy_groups, distinct
 from probmetric.trust.deployed import calibration_answers, certify_record
-from probmetric.trust.spot_checks import checks_needed, running_evidence, spot_checks
+from probmetric.trust.spot_check import checks_needed, running_evidence, spot_checks
 
 N = 300
 DOUBT = np.random.default_rng(0).random(N)

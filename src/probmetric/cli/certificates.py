@@ -11,7 +11,7 @@ from probmetric.runs import steps
 from probmetric.trust import drift
 from probmetric.trust.certificates import Certificate
 from probmetric.trust.drift import logged_checks, logged_doubts, logged_rows
-from probmetric.trust.spot_checks import spot_checks
+from probmetric.trust.spot_check import spot_checks
 
 
 def certificate(options: argparse.Namespace) -> None:

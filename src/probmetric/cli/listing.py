@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from probmetric.errors import nearest
 from probmetric.metrics import METRICS, direction, find, heading
 from probmetric.metrics import REGISTRY as OWN_METRICS
-from probmetric.registry import REQUIRED, Option, UnknownNameError, nearest, registry_of
+from probmetric.registry import REQUIRED, Option, UnknownNameError, registry_of
 
 LISTED = {
     "losses": "loss",

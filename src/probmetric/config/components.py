@@ -19,9 +19,9 @@ from pydantic_core import core_schema
 
 from probmetric import losses, models, uncertainty
 from probmetric.data import views
-from probmetric.errors import ProbMetricError, without_secrets
+from probmetric.errors import ProbMetricError, nearest, without_secrets
 from probmetric.io import read_yaml
-from probmetric.registry import Registry, nearest
+from probmetric.registry import Registry
 
 Fidelity = Literal["corrected", "as_published"]
 Seed = Annotated[int, Field(ge=0, le=2**63)]

@@ -24,10 +24,10 @@ from probmetric.config.components import (
 )
 from probmetric.config.settings import DEFAULT_BACKBONE, DEFAULT_UNCERTAINTY, Dim, Evaluation, Training
 from probmetric.data.sources import REGISTRY as DATASETS
-from probmetric.errors import holds_secret
+from probmetric.errors import holds_secret, nearest
 from probmetric.io import FileError
 from probmetric.io.folders import check_apart
-from probmetric.registry import load_plugins, nearest
+from probmetric.registry import load_plugins
 from probmetric.runs.folder import Step
 from probmetric.runs.names import RESULTS, LabelNoise
 

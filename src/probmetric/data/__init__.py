@@ -40,14 +40,15 @@ __all__ = [
     "verify_digest",
 ]
 
-_HOME = {
-    **dict.fromkeys(("DataError", "load_columns", "load_manifest", "load_metadata", "verify_digest"), "manifest"),
-    **dict.fromkeys(("add_noise", "inject_label_noise"), "noise"),
-    **dict.fromkeys(("dataset_status", "format_status"), "status"),
-    **dict.fromkeys(("ImageStore", "open_images"), "store"),
-    "doctor": "checks",
-    "prepare_dataset": "prepare",
-    "split_classes": "variants",
-}
-
-__getattr__ = exported(__name__, _HOME)
+__getattr__ = exported(
+    __name__,
+    {
+        "checks": ("doctor",),
+        "manifest": ("DataError", "load_columns", "load_manifest", "load_metadata", "verify_digest"),
+        "noise": ("add_noise", "inject_label_noise"),
+        "prepare": ("prepare_dataset",),
+        "status": ("dataset_status", "format_status"),
+        "store": ("ImageStore", "open_images"),
+        "variants": ("split_classes",),
+    },
+)

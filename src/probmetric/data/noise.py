@@ -16,7 +16,7 @@ import numpy as np
 from probmetric.data.manifest import OptionError, read_table, values_of, verify_digest
 from probmetric.data.store import ImageStore
 from probmetric.data.variants import write_variant
-from probmetric.registry import nearest
+from probmetric.errors import nearest
 
 Kind = Literal["uniform", "nearest"]
 NEIGHBOURS = 5

@@ -1,47 +1,53 @@
 """Metrics, one file per family: function, name, direction, unit and definition together; arrays in, numbers out.
 
-NumPy arrays and torch tensors go in, plain numbers come out. Importing this package loads NumPy only.
+NumPy arrays and torch tensors go in, plain numbers come out. A module is imported when one of its names is used, and
+imports NumPy and SciPy only.
 """
 
 from __future__ import annotations
 
-from probmetric.metrics.calibration import Reliability, calibration_error, classwise_calibration_error, reliability
-from probmetric.metrics.catalogue import METRICS
-from probmetric.metrics.classification import classification_metrics
-from probmetric.metrics.clustering import agreement, clustering_metrics
-from probmetric.metrics.correlation import spearman
-from probmetric.metrics.names import (
-    HEADLINES,
-    arrow,
-    better,
-    direction,
-    find,
-    heading,
-    is_headline,
-    label,
-    metric_names,
-)
-from probmetric.metrics.ood import auroc, ood_metrics, roc_curve
-from probmetric.metrics.own import REGISTRY, MetricError, metric, own_metrics
-from probmetric.metrics.pairwise import pairwise_tests, pooled_variances
-from probmetric.metrics.ranked import summarize
-from probmetric.metrics.record import Direction, Metric
-from probmetric.metrics.selective import SparsificationCurve, selective_metrics, sparsification
-from probmetric.metrics.statistics import (
-    PairedResult,
-    Sample,
-    UnitVariance,
-    holm,
-    mean_interval,
-    paired_test,
-    seeds_needed,
-    unit_variance,
-)
-from probmetric.metrics.structure import proxy_transport, structure_metrics
-from probmetric.metrics.tables import with_tables, write_tables
-from probmetric.metrics.temperature import fit_temperature, scaled_probabilities
-from probmetric.metrics.threshold import threshold_metrics
-from probmetric.metrics.verification import verification_metrics
+from typing import TYPE_CHECKING
+
+from probmetric.lazy import exported
+
+if TYPE_CHECKING:
+    from probmetric.metrics.calibration import Reliability, calibration_error, classwise_calibration_error, reliability
+    from probmetric.metrics.catalogue import METRICS
+    from probmetric.metrics.classification import classification_metrics
+    from probmetric.metrics.clustering import agreement, clustering_metrics
+    from probmetric.metrics.correlation import spearman
+    from probmetric.metrics.names import (
+        HEADLINES,
+        arrow,
+        better,
+        direction,
+        find,
+        heading,
+        is_headline,
+        label,
+        metric_names,
+    )
+    from probmetric.metrics.ood import auroc, ood_metrics, roc_curve
+    from probmetric.metrics.own import REGISTRY, MetricError, metric, own_metrics
+    from probmetric.metrics.pairwise import pairwise_tests, pooled_variances
+    from probmetric.metrics.ranked import summarize
+    from probmetric.metrics.record import Direction, Metric
+    from probmetric.metrics.selective import SparsificationCurve, selective_metrics, sparsification
+    from probmetric.metrics.statistics import (
+        PairedResult,
+        Sample,
+        UnitVariance,
+        holm,
+        mean_interval,
+        paired_test,
+        seeds_needed,
+        unit_variance,
+    )
+    from probmetric.metrics.structure import proxy_transport, structure_metrics
+    from probmetric.metrics.tables import with_tables, write_tables
+    from probmetric.metrics.temperature import fit_temperature, scaled_probabilities
+    from probmetric.metrics.threshold import threshold_metrics
+    from probmetric.metrics.verification import verification_metrics
 
 __all__ = [
     "HEADLINES",
@@ -94,3 +100,46 @@ __all__ = [
     "with_tables",
     "write_tables",
 ]
+
+__getattr__ = exported(
+    __name__,
+    {
+        "calibration": ("Reliability", "calibration_error", "classwise_calibration_error", "reliability"),
+        "catalogue": ("METRICS",),
+        "classification": ("classification_metrics",),
+        "clustering": ("agreement", "clustering_metrics"),
+        "correlation": ("spearman",),
+        "names": (
+            "HEADLINES",
+            "arrow",
+            "better",
+            "direction",
+            "find",
+            "heading",
+            "is_headline",
+            "label",
+            "metric_names",
+        ),
+        "ood": ("auroc", "ood_metrics", "roc_curve"),
+        "own": ("REGISTRY", "MetricError", "metric", "own_metrics"),
+        "pairwise": ("pairwise_tests", "pooled_variances"),
+        "ranked": ("summarize",),
+        "record": ("Direction", "Metric"),
+        "selective": ("SparsificationCurve", "selective_metrics", "sparsification"),
+        "statistics": (
+            "PairedResult",
+            "Sample",
+            "UnitVariance",
+            "holm",
+            "mean_interval",
+            "paired_test",
+            "seeds_needed",
+            "unit_variance",
+        ),
+        "structure": ("proxy_transport", "structure_metrics"),
+        "tables": ("with_tables", "write_tables"),
+        "temperature": ("fit_temperature", "scaled_probabilities"),
+        "threshold": ("threshold_metrics",),
+        "verification": ("verification_metrics",),
+    },
+)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from probmetric.errors import nearest
 from probmetric.metrics.catalogue import METRICS, recorded
 from probmetric.metrics.own import own_records
 from probmetric.metrics.record import Direction, Metric
-from probmetric.registry import UnknownNameError, nearest, registry_of
+from probmetric.registry import UnknownNameError, registry_of
 
 _PREFIXES = {"last": "last epoch", "train": "training images", "val": "validation"}
 _GROUPS = {

@@ -36,7 +36,7 @@ __all__ = [
     "register",
 ]
 
-__getattr__ = exported(__name__, {"Encoder": "_base", "read_state": "_base", "create_pooling": "_heads"})
+__getattr__ = exported(__name__, {"_base": ("Encoder", "read_state"), "_heads": ("create_pooling",)})
 
 
 def create_encoder(

@@ -9,8 +9,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from probmetric.errors import nearest
 from probmetric.io import FileError, read_tensors, sha256_file
-from probmetric.registry import Flag, UnknownNameError, nearest
+from probmetric.registry import Flag, UnknownNameError
 
 NESTED = ("state_dict", "model", "model_state_dict", "teacher")  # under which training scripts store weights
 WRAPPERS = ("module.", "_orig_mod.", "model.")

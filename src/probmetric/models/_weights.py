@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from probmetric.errors import nearest
 from probmetric.io import FileError
-from probmetric.registry import nearest
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -17,12 +17,13 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from probmetric.errors import nearest
 from probmetric.io import FileError
 from probmetric.models import register
 from probmetric.models._base import Encoder, read_state
 from probmetric.models._heads import GeM, create_pooling
 from probmetric.models._weights import published_weights, renamed_by_position
-from probmetric.registry import Flag, OptionValueError, Positive, Share, UnknownNameError, nearest
+from probmetric.registry import Flag, OptionValueError, Positive, Share, UnknownNameError
 
 
 @register

@@ -32,7 +32,8 @@ from probmetric.config import (
 )
 from probmetric.data import views
 from probmetric.data.views import source_view
-from probmetric.registry import UnknownNameError, nearest
+from probmetric.errors import nearest
+from probmetric.registry import UnknownNameError
 from probmetric.runs.identity import REGISTRIES
 
 VALUES, GROUPS = ("fidelity", "dim", "pretrained"), ("training", "evaluation")

@@ -25,9 +25,10 @@ from probmetric.data.raw import RawFiles, raw_content
 from probmetric.data.sources import REGISTRY, list_datasets
 from probmetric.data.status import DatasetStatus, dataset_status
 from probmetric.data.variants import same_images
+from probmetric.errors import nearest
 from probmetric.io import FileError, alone, digest_of, write_text
 from probmetric.process import call
-from probmetric.registry import Option, nearest
+from probmetric.registry import Option
 from probmetric.runs.names import LabelNoise, RunKey, class_split, data_name, split_data_name, without_split
 from probmetric.runs.source import LINKS, is_own
 

@@ -23,6 +23,7 @@ from probmetric.config import (
     RunSettings,
     parse,
 )
+from probmetric.errors import nearest
 from probmetric.io import FileError
 from probmetric.planning.capabilities import UnsuitableError, check_run
 from probmetric.planning.composition import Draft, composed
@@ -37,7 +38,6 @@ from probmetric.planning.experiments import (
     shared_methods,
     with_selections,
 )
-from probmetric.registry import nearest
 from probmetric.runs.names import RunKey, override_items, split_data_name, table_of, with_split, without_split
 from probmetric.runs.plan import Run
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from probmetric.config import ConfigError, Experiment, Grid, Method, Methods, Params, load, parse
+from probmetric.errors import nearest
 from probmetric.io import read_yaml
-from probmetric.registry import nearest
 
 EXPERIMENTS = Path("workflow/experiments")
 METHODS = Path("workflow/methods")

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable
 
 from probmetric.config import ConfigError
+from probmetric.errors import nearest
 from probmetric.metrics import METRICS, metric_names
-from probmetric.registry import nearest
 
 _AT_K = re.compile(r"(?:recall|precision)_at_(\d+)")
 

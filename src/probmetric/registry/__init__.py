@@ -19,7 +19,7 @@ read from a catalogue (`probmetric schema` writes it); a component that is newer
 
 from __future__ import annotations
 
-from probmetric.registry.errors import OptionValueError, PluginError, RegistrationError, UnknownNameError, nearest
+from probmetric.registry.errors import OptionValueError, PluginError, RegistrationError, UnknownNameError
 from probmetric.registry.options import (
     REQUIRED,
     Count,
@@ -74,7 +74,6 @@ __all__ = [
     "all_registries",
     "isolated_components",
     "load_plugins",
-    "nearest",
     "registry_of",
     "write_catalogue",
 ]

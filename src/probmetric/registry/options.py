@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from probmetric.registry.errors import OptionValueError, RegistrationError, UnknownNameError, nearest
+from probmetric.errors import nearest
+from probmetric.registry.errors import OptionValueError, RegistrationError, UnknownNameError
 
 Flag = bool | Mapping[str, Any]
 """A class constant that says yes or no or, where that depends on options, names the options that make it yes."""

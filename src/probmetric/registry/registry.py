@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from probmetric import __version__
-from probmetric.errors import ProbMetricError
+from probmetric.errors import ProbMetricError, nearest
 from probmetric.io import write_json
 from probmetric.registry import catalogue
-from probmetric.registry.errors import PluginError, RegistrationError, UnknownNameError, nearest
+from probmetric.registry.errors import PluginError, RegistrationError, UnknownNameError
 from probmetric.registry.options import Entry, Option, check_options, entry_of
 
 T = TypeVar("T", bound=Callable[..., Any])

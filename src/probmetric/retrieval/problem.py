@@ -8,8 +8,8 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from probmetric.errors import nearest
 from probmetric.metrics import arrays
-from probmetric.registry import nearest
 from probmetric.retrieval.keys import NAMES, Distance
 from probmetric.retrieval.relation import LabelRelation, Relation, SparseRelation, sparse_relation
 

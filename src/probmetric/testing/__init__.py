@@ -38,8 +38,11 @@ __all__ = [
     "isolated_components",
 ]
 
-_OTHERS = ("BackboneContract", "MetricContract", "SourceContract", "ViewContract")
 __getattr__ = exported(
     __name__,
-    {"LossContract": "losses", "UncertaintyContract": "uncertainties"} | dict.fromkeys(_OTHERS, "others"),
+    {
+        "losses": ("LossContract",),
+        "others": ("BackboneContract", "MetricContract", "SourceContract", "ViewContract"),
+        "uncertainties": ("UncertaintyContract",),
+    },
 )

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from probmetric.trust.batch import Selection, match_e_values, select_by_e_values, select_matches
-from probmetric.trust.certificates import Certificate, CertificateError, certify, class_importance
-from probmetric.trust.copies import burst_sentence, copies_of, copy_groups, distinct
-from probmetric.trust.drift import Monitor, monitor
-from probmetric.trust.labels import SuspectedLabels, contradictory_copies, suspect_labels
-from probmetric.trust.p_right import PRight, added_auroc, fit_p_right, p_right_metrics
-from probmetric.trust.pairs import PairCertificate, certify_pairs
-from probmetric.trust.sets import CoverageSets, coverage_sets
-from probmetric.trust.spot_checks import SpotChecks, checks_needed, spot_checks
-from probmetric.trust.strangers import StrangerCertificate, certify_strangers, fnir_at_fpir, identification_rates
+from typing import TYPE_CHECKING
+
+from probmetric.lazy import exported
+
+if TYPE_CHECKING:
+    from probmetric.trust.batch import Selection, match_e_values, select_by_e_values, select_matches
+    from probmetric.trust.certificates import Certificate, CertificateError, certify, class_importance
+    from probmetric.trust.copies import burst_sentence, copies_of, copy_groups, distinct
+    from probmetric.trust.drift import Monitor, monitor
+    from probmetric.trust.labels import SuspectedLabels, contradictory_copies, suspect_labels
+    from probmetric.trust.p_right import PRight, added_auroc, fit_p_right, p_right_metrics
+    from probmetric.trust.pairs import PairCertificate, certify_pairs
+    from probmetric.trust.sets import CoverageSets, coverage_sets
+    from probmetric.trust.spot_check import SpotChecks, checks_needed, spot_checks
+    from probmetric.trust.strangers import StrangerCertificate, certify_strangers, fnir_at_fpir, identification_rates
 
 __all__ = [
     "Certificate",
@@ -47,3 +52,19 @@ __all__ = [
     "spot_checks",
     "suspect_labels",
 ]
+
+__getattr__ = exported(
+    __name__,
+    {
+        "batch": ("Selection", "match_e_values", "select_by_e_values", "select_matches"),
+        "certificates": ("Certificate", "CertificateError", "certify", "class_importance"),
+        "copies": ("burst_sentence", "copies_of", "copy_groups", "distinct"),
+        "drift": ("Monitor", "monitor"),
+        "labels": ("SuspectedLabels", "contradictory_copies", "suspect_labels"),
+        "p_right": ("PRight", "added_auroc", "fit_p_right", "p_right_metrics"),
+        "pairs": ("PairCertificate", "certify_pairs"),
+        "sets": ("CoverageSets", "coverage_sets"),
+        "spot_check": ("SpotChecks", "checks_needed", "spot_checks"),
+        "strangers": ("StrangerCertificate", "certify_strangers", "fnir_at_fpir", "identification_rates"),
+    },
+)

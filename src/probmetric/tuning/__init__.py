@@ -14,7 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from probmetric.config import ConfigError, Tuning, load
-from probmetric.registry import nearest
+from probmetric.errors import nearest
 
 SEARCHES = Path("workflow/tuning")
 

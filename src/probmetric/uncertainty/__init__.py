@@ -39,7 +39,7 @@ REGISTRY = Registry(
 )
 register, list_uncertainties = REGISTRY.register, REGISTRY.names
 _BASE = ("DirectionalBatch", "Fitting", "Objective", "Posterior", "Predictor", "Uncertainty")
-__getattr__ = exported(__name__, dict.fromkeys(_BASE, "_base"))
+__getattr__ = exported(__name__, {"_base": _BASE})
 
 
 def create_uncertainty(name: str, **options: Any) -> Uncertainty:

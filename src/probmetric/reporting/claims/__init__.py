@@ -35,9 +35,9 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
+from probmetric.errors import nearest
 from probmetric.io import FileError, read_yaml
 from probmetric.metrics import direction
-from probmetric.registry import nearest
 
 FOLDER = Path(__file__).parent
 OURS = "ours"

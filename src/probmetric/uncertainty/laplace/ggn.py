@@ -28,7 +28,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from probmetric.registry import nearest
+from probmetric.errors import nearest
 
 Geometry = Literal["euclidean", "arccos"]
 Approximation = Literal["fixed", "positive", "full"]
