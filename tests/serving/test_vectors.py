@@ -3,8 +3,10 @@
 import argparse
 import contextlib
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -102,6 +104,26 @@ def test_calibration_of_its_own(tmp_path, capsys, monkeypatch):
     as_parquet(tmp_path / "labelled.parquet", *blobs(30, seed=2))
     assert main(["certify", "v.parquet", "labelled.parquet", "--risk", "0.2"]) == 0
     assert "of the 900 calibration queries" in capsys.readouterr().out
+
+
+def test_images_that_are_no_calibration_queries_are_accounted_for(tmp_path, capsys, monkeypatch):
+    """A fifth of the rows fits P(right); a copy and the only row of a class are not asked."""
+    monkeypatch.chdir(tmp_path)
+    rows, labels = blobs(30)
+    for file in (Path("v.parquet"), Path("w.parquet")):
+        as_parquet(file, np.concatenate([rows, rows[:1], -rows[:1]]), [*labels, labels[0], "alone"])
+    assert main(["certify", "v.parquet", "--risk", "0.2"]) == 0
+    said = capsys.readouterr().out
+    queries, images, fitted, others = map(
+        int,
+        re.search(
+            r"the (\d+) calibration queries \(of (\d+): (\d+) fitted P\(right\), (\d+) are copies", said
+        ).groups(),
+    )
+    assert (images, others, queries + fitted) == (902, 2, 900)
+    assert 0.15 * 900 < fitted < 0.25 * 900
+    assert main(["certify", "w.parquet", "--risk", "0.2", "--score", "gap"]) == 0
+    assert "the 900 calibration queries (of 902: 2 are copies" in capsys.readouterr().out
 
 
 def test_nothing_to_certify_says_what_could_be(tmp_path, capsys, monkeypatch):

@@ -133,7 +133,8 @@ def certify(options: argparse.Namespace) -> None:
         Gallery.open(folder)  # says that it is none
     with Gallery.changing(folder) as gallery:
         certificate = vectors_command.promised(gallery, options, model, options.calibration, groups=groups)
-    print(harmless(vectors_command.sentence(certificate, folder)))
+    given = None if options.calibration is None else certificate.queries
+    print(harmless(vectors_command.sentence(certificate, folder, gallery, given)))
 
 
 def _items(place: Path, options: argparse.Namespace) -> LooseImages:

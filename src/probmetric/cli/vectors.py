@@ -56,7 +56,7 @@ def certify(options: argparse.Namespace) -> None:
     finally:
         if gallery.tried:  # a try is recorded, whatever it gave; a refusal was none and leaves no folder
             gallery.save(folder)
-    print(harmless(sentence(certificate, folder)))
+    print(harmless(sentence(certificate, folder, gallery, len(calibration[0]) if calibration else None)))
 
 
 def _columns(options: argparse.Namespace) -> dict[str, Any]:
@@ -106,11 +106,24 @@ def class_shares(file: Path) -> dict[str, float]:
     return shares
 
 
-def sentence(certificate: Certificate, folder: Path) -> str:
-    """Return what a certificate promises, in words."""
+def sentence(certificate: Certificate, folder: Path, gallery: Gallery, given: int | None = None) -> str:
+    """Return what a certificate promises, in words.
+
+    Args:
+        certificate: made last.
+        folder: where it is kept.
+        gallery: its gallery.
+        given: how many queries calibrate; None where the gallery's own images do.
+    """
+    asked = len(gallery.left_out.right) if given is None else given
+    others = [(asked - certificate.queries, "fitted P(right)" if given is None else "fitted P(right) or are copies")]
+    if given is None:
+        others.append((len(gallery) - asked, "are copies, trained on, alone in their class or, of many, not drawn"))
+    apart = ", ".join(f"{count} {why}" for count, why in others if count)
+    among = f" (of {len(gallery) if given is None else given}: {apart})" if apart else ""
     return (
         f"at most {certificate.risk:g} of the answers given are wrong, with confidence {certificate.confidence:g}: "
-        f"{100 * certificate.coverage:.0f} % of the {certificate.queries} calibration queries are answered, "
+        f"{100 * certificate.coverage:.0f} % of the {certificate.queries} calibration queries{among} are answered, "
         f"{certificate.errors} of {certificate.answered} wrongly. Valid for {certificate.valid_for}; kept in {folder}"
     )
 
