@@ -81,6 +81,10 @@ REFUSED = [
         {"loss": "cosine", "backbone": {"name": "timm", "head": "none"}, "uncertainty": "laplace"},
         "uncertainty 'laplace' needs a linear head; backbone 'timm' has none",
     ),
+    (
+        {"training": {"epochs": 0, "head_init": "lda"}, "backbone": {"name": "timm", "head": "none"}},
+        "training.head_init 'lda' starts a linear head; backbone 'timm' has none",
+    ),
 ]
 
 
@@ -103,6 +107,36 @@ def test_what_cannot_end_is_refused(params, spec, message):
 )
 def test_what_can_end_is_planned(params, spec):
     assert plan(params, {"m": spec}).name == "digits/m/seed0"
+
+
+HEADLESS = {"name": "timm", "head": "none"}
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"backbone": HEADLESS, "dim": 32},
+        {"backbone": HEADLESS, "change": {"dim": 32}},
+        {"backbone": HEADLESS, "per_dataset": {"digits": {"dim": 32}}},
+        {"backbone": HEADLESS, "change": {"dim": 32, "backbone": "pixels"}},
+        {"like": "headless", "change": {"dim": 32}},
+    ],
+    ids=str,
+)
+def test_a_size_that_no_head_gives_is_refused_wherever_it_is_written(params, method):
+    with pytest.raises(ConfigError, match=r"methods\.m: dim is 32, but backbone '(timm|pixels)' has no head"):
+        plan(params, {"headless": {"backbone": HEADLESS}, "m": method})
+
+
+def test_without_a_head_the_size_is_that_of_the_features(params):
+    """A size that was meant for the head of another method, or of a preset, asks for nothing."""
+    methods = {"headed": {"backbone": "timm", "dim": 32}, "m": {"like": "headed", "change": {"backbone.head": "none"}}}
+    assert plan(params, methods).settings.dim == "features"
+    found = {name: parse(Method, spec, name) for name, spec in methods.items()}
+    with pytest.raises(ConfigError, match="override: dim is 16, but backbone 'timm' has no head"):
+        resolve(params, found, Point(dataset="digits", method="m", overrides={"dim": 16}))
+    headless = Point(dataset="digits", method="headed", overrides={"backbone.head": "none"})
+    assert resolve(params, found, headless).settings.dim == "features"
 
 
 def test_an_inherited_setting_is_refused_where_it_does_not_fit(params):

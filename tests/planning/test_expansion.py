@@ -1,6 +1,7 @@
 """Experiments expand into runs whose folder names say what they are."""
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -442,3 +443,18 @@ def test_the_plan_of_a_study_has_a_digest_that_can_be_committed_before_its_resul
     assert "plan of smoke" not in committed.notice()
     other = planned(f'plan: "{digest}"\n', text.replace("classification/accuracy", "retrieval/map_at_r"))
     assert f"the plan of smoke is {other.plan_digest('smoke')}, not {digest}" in other.notice()
+
+
+def test_two_methods_of_one_label_are_told_before_any_job(tmp_path, monkeypatch):
+    shutil.copytree(ROOT / "workflow", tmp_path / "workflow")
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "workflow" / "experiments" / "two.yaml"
+    values = read_yaml(ROOT / "params.yaml") | {"experiments": ["two"]}
+    runs = [{"datasets": ["digits"], "methods": ["one", "other"], "seeds": [0]}]
+    methods = {"one": {"label": "ArcFace", "loss": "arcface"}, "other": {"label": "ArcFace", "loss": "cosine"}}
+    path.write_text(json.dumps({"title": "two", "runs": runs, "methods": methods}))
+    with pytest.raises(ConfigError, match="two: methods 'one' and 'other' are both called 'ArcFace' in tables"):
+        WorkflowPlan.from_config(values)
+    methods["other"]["label"] = "Cosine"
+    path.write_text(json.dumps({"title": "two", "runs": runs, "methods": methods}))
+    assert len(WorkflowPlan.from_config(values).runs) == 2

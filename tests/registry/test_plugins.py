@@ -249,6 +249,14 @@ def test_a_source_of_a_user_prepares_again_when_its_code_changes(project):
     assert outdated(params, "mine") == ""
 
 
+def test_a_name_near_none_may_be_in_a_module_that_nobody_named():
+    with pytest.raises(ValueError, match="If it is yours, name its module: `plugins` of params"):
+        losses.REGISTRY.check("zzz")
+    with pytest.raises(ValueError, match="did you mean 'arcface'") as near:
+        losses.REGISTRY.check("arcfase")
+    assert "yours" not in str(near.value)
+
+
 def test_nearest_without_a_near_name_lists_what_is_allowed():
     assert nearest("zzz", ["b", "a"]) == "Allowed: a, b."
     assert issubclass(UnknownNameError, ValueError)

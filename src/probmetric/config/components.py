@@ -146,11 +146,6 @@ class ObjectiveChoice(_Registered):
 class BackboneChoice(_Registered):
     """A backbone; a tag of timm's with its weight set, `resnet50.tv_in1k`, stands for backbone timm with that tag."""
 
-    @property
-    def has_head(self) -> bool:
-        """Say whether it has a linear head with these options."""
-        return bool(models.REGISTRY.holds(self.name, "has_head", self.options))
-
     registry = models.REGISTRY
 
     @model_validator(mode="before")

@@ -242,11 +242,6 @@ class Method(Strict):
         written += [key for key in ("base", "uncertainty", "fidelity") if key in self.model_fields_set]
         if self.like and written:
             raise ValueError(f"with `like: {self.like}` write what differs into `change`, not as {', '.join(written)}")
-        if self.dim not in (None, "features") and self.backbone and not self.backbone.has_head:
-            raise ValueError(
-                f"dim is {self.dim}, but backbone {self.backbone.name!r} has no head with these options, so that its "
-                "features are the embedding; remove dim, or the option head: none"
-            )
         if self.objective and not self.loss:
             raise ValueError(f"objective {self.objective.name!r} wraps the method's loss; set `loss` too")
         return self

@@ -6,6 +6,7 @@ training.selection_metric: accuracy    a loss that is a classifier
 uncertainty softmax, temperature       a loss that is a classifier
 an objective                           a backbone with a head, which the objective perturbs or reads
 uncertainty laplace                    a backbone with a head
+training.head_init                     a backbone with a head, unless random
 a view's normalisation                 a backbone that does not convert another one's statistics
 uncertainty temperature, prior: validation   validation images that were not trained on in the end
 uncertainty temperature, selection by accuracy   data with validation images of the training classes
@@ -126,12 +127,18 @@ def _problems(settings: RunSettings) -> Iterator[str]:
         yield from _batches(settings.training)
     yield from _unreadable_images(settings)
     yield from _nothing_to_drop(settings)
+    yield from _without_head(settings, trains=trains)
+
+
+def _without_head(settings: RunSettings, *, trains: bool) -> Iterator[str]:
     if not _can(models.REGISTRY, settings.backbone, "has_head"):
         headless = f"a linear head; backbone {settings.backbone.name!r} has none with these options."
         if settings.objective is not None and trains:
             yield f"objective {settings.objective.name!r} needs {headless}"
         if _can(uncertainty.REGISTRY, settings.uncertainty, "needs_head"):
-            yield f"uncertainty {name!r} needs {headless}"
+            yield f"uncertainty {settings.uncertainty.name!r} needs {headless}"
+        if settings.training.head_init != "random":
+            yield f"training.head_init {settings.training.head_init!r} starts {headless} Set it to random."
 
 
 def _batches(training: Training) -> Iterator[str]:

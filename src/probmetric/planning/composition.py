@@ -123,11 +123,22 @@ class Draft:
         else:
             self.settings["view"] = Component(name=declared["name"], options=declared["options"] | view.options)
 
+    @property
+    def _headless(self) -> bool:
+        backbone = self.settings["backbone"]
+        return backbone is not None and not models.REGISTRY.holds(backbone.name, "has_head", backbone.options)
+
+    def check_dim(self, dim: Any, where: str) -> None:
+        """Raise `ConfigError` where somebody asks for a `dim` that is not to be had: the features are the embedding."""
+        if self._headless and dim not in (None, "features"):
+            raise ConfigError(
+                f"{where}: dim is {dim}, but backbone {self.settings['backbone'].name!r} has no head with these "
+                "options, so that its features are the embedding; remove dim, or the option head: none"
+            )
+
     def fields(self) -> dict[str, Any]:
         """Return the fields of `RunSettings` that a method decides."""
-        backbone = self.settings["backbone"]
-        headless = backbone is not None and not models.REGISTRY.holds(backbone.name, "has_head", backbone.options)
-        dim = {"dim": "features"} if headless else {}
+        dim = {"dim": "features"} if self._headless else {}
         return self.settings | dim | {"base": self.base, "label": self.label}
 
 
@@ -169,18 +180,20 @@ def composed(params: Params, methods: Mapping[str, Method], name: str, dataset: 
     """Return the settings of method `name` on `dataset`; with `base`, only uncertainty, fidelity and evaluation count.
 
     Raises:
-        ConfigError: an unknown method, or a change that reaches nothing.
+        ConfigError: an unknown method, a change that reaches nothing, or a `dim` without a head that has it.
     """
     chain = lineage(methods, name)
     draft = _draft(params, chain[0], chain[-1].label or name)
     for method in chain:
-        for key, value in (method.change | method.per_dataset.get(dataset, {})).items():
+        changes = method.change | method.per_dataset.get(dataset, {})
+        for key, value in changes.items():
             if draft.base and key.split(".")[0] not in _BORROWED:
                 raise ConfigError(
                     f"methods.{name}: {key!r} belongs to the encoder, which is that of its base {draft.base!r}; "
                     f"only {', '.join(_BORROWED)} can be changed here."
                 )
             draft.set(key, value)
+        draft.check_dim(changes.get("dim", method.dim), f"methods.{name}")
     return draft
 
 

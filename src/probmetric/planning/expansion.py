@@ -303,6 +303,7 @@ def _change(params: Params, draft: Draft, overrides: Mapping[str, Any]) -> None:
     for key, value in overrides.items():
         if key != PRESET:
             draft.set(key, value)
+    draft.check_dim(overrides.get("dim"), "override")
 
 
 def _short(value: Any) -> str:

@@ -256,7 +256,14 @@ def _check_archives(params: Params, names: Iterable[str]) -> None:
 
 
 def _check_report(params: Params, name: str, planned: PlannedExperiment) -> None:
-    """Stop where an experiment asks for a figure nobody draws or a metric nothing computes."""
+    """Stop where an experiment asks for a figure nobody draws a metric nothing computes, or one label twice."""
+    labels = dict[str, str]()
+    for method, label in {run.settings.method: run.settings.label for run in planned.runs}.items():
+        if (other := labels.setdefault(label, method)) != method:
+            raise ConfigError(
+                f"experiment {name}: methods {other!r} and {method!r} are both called {label!r} in tables and figures; "
+                "give one of them another `label`."
+            )
     for figure in planned.spec.figures:
         try:
             FIGURES.check(figure)
