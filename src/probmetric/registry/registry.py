@@ -334,8 +334,8 @@ def _plugin_digest(name: str) -> str:
     spec = importlib.util.find_spec(top) if all(part.isidentifier() for part in name.split(".")) else None
     if spec is None:
         raise PluginError(
-            f"plugin {name!r} is not installed and {Path.cwd()} holds no {top}.py or {top}/; write the name of a "
-            "module or package, such as my_package or my_package.losses."
+            f"plugin {name!r} is not installed and {Path.cwd()} holds no {top}.py or {top}/; start in the folder "
+            "that holds it, install it, or correct the name (a module or package: my_package, my_package.losses)."
         )
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
     files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]

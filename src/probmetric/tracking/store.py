@@ -164,9 +164,11 @@ class Writer:
         for name in sorted({source.experiment for source in sources}):
             experiment_id = self.experiment_id(name)
             new = self._bring_up_to_date(experiment_id, [source for source in sources if source.experiment == name])
-            if name != REPORTS:
+            if name == REPORTS:
+                self._describe(experiment_id, "Tables and figures of the experiments, one run for each.")
+            else:
                 self._keep_parents(experiment_id)
-                self._keep_views(experiment_id)
+                self._keep_views(experiment_id, name)
             written += new
         return {"written": written, "unchanged": len(sources) - len(written)}
 
@@ -274,8 +276,13 @@ class Writer:
             runs += page
         return runs
 
-    def _keep_views(self, experiment_id: str) -> None:
-        """Put the views of the run table into the store, unless they are there; a description somebody wrote stays.
+    def _describe(self, experiment_id: str, note: str) -> None:
+        """Say what an experiment holds, in words first: lists show the beginning as it is written. Another's stays."""
+        if _NOTE not in self.client.get_experiment(experiment_id).tags:
+            self.client.set_experiment_tag(experiment_id, _NOTE, note)
+
+    def _keep_views(self, experiment_id: str, dataset: str) -> None:
+        """Put the views of the run table of a dataset into the store, unless they are there, and name them.
 
         MLflow holds the columns somebody chose in their browser; a view that is shared is a tag of the experiment, and
         an address names it.
@@ -286,13 +293,12 @@ class Writer:
             state = {"selectedColumns": columns, "orderByKey": columns[0], "orderByAsc": False, "searchFilter": shown}
             if tags.get(VIEW_TAG + view) != json.dumps(state):
                 self.client.set_experiment_tag(experiment_id, VIEW_TAG + view, json.dumps(state))
-        if _NOTE not in tags:
-            note = (
-                f"[Best methods]({view_address(experiment_id)}) (means over seeds), "
-                f"[best runs]({view_address(experiment_id, RUNS_VIEW)}), [folded]({_FOLDED.format(experiment_id)}). "
-                "Search: ``tags.`probmetric.method` = 'arcface' and params.noise = '0.2'``."
-            )
-            self.client.set_experiment_tag(experiment_id, _NOTE, note)
+        self._describe(
+            experiment_id,
+            f"Runs on {dataset}. [Best methods]({view_address(experiment_id)}) (means over seeds), "
+            f"[best runs]({view_address(experiment_id, RUNS_VIEW)}), [folded]({_FOLDED.format(experiment_id)}). "
+            "Search: ``tags.`probmetric.method` = 'arcface' and params.noise = '0.2'``.",
+        )
 
 
 def view_address(experiment_id: str, view: str = VIEW) -> str:

@@ -81,7 +81,7 @@
         tiles.append(picture);
       });
       const answer = question.right ? "" : `, answered ${names[question.nearest[0].label]}`;
-      const stated = question.stated < 0 ? "" : ` · P(right) ${chance(question.stated)}`;
+      const stated = question.stated < 0 ? "" : ` ·\u00a0P(right)\u00a0${chance(question.stated)}`;
       return element("li", "", "", tiles, element("span", "soft", names[question.label] + answer + stated));
     };
 
