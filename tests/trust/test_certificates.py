@@ -483,6 +483,15 @@ def test_a_first_threshold_that_no_pilot_chooses_answers_more_than_the_pilots_ow
     assert shares["low everywhere"] > 0.25
 
 
+def test_four_early_errors_do_not_end_the_sequence():
+    """At a risk of .2, 32 answers may have 3 errors; of 400 queries the first 50 are tested at once, with up to 5."""
+    wrong = np.isin(np.arange(400), [3, 9, 17, 25]) | (np.arange(400) >= 150)
+    passes = [binom.cdf(wrong[:count].sum(), count, 0.2) <= 0.1 for count in range(1, 401)]
+    assert not passes[31]
+    last = passes[49:].index(False) + 49
+    assert certify(np.arange(400), ~wrong, risk=0.2).answered == last == 173
+
+
 def test_a_risk_that_nobody_can_certify_is_refused_at_once():
     with pytest.raises(CertificateError, match="needs at least 2302585092"):
         certify([0.1, 0.2], [1, 1], risk=1e-9)

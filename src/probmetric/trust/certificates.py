@@ -12,9 +12,10 @@ alpha never certifies less (and nor does a lower confidence): what passes at alp
 
     unit "query"   queries are drawn independently. Thresholds are the order statistics d_(k): given d_(k+1), the k
                    answers below it are independent with risk R(d_(k+1)), and k passes when P(Binomial(k, alpha) <=
-                   errors) <= delta. The first k is a sixteenth of all, at most 500; where alpha is so small that
-                   as many could not pass with 3 errors, it is the least number that could, and 3 errors are the most
-                   that pass there: then all smaller k have no more, and pass at every alpha whose sequence holds them
+                   errors) <= delta. The first k is a sixteenth of all, at most 500; but it comes no sooner than 6
+                   errors could pass or an eighth of all is reached, whichever is first, and never before 3 errors
+                   could: one early error would end the sequence. A larger alpha begins no later, and no fewer errors
+                   pass there: what passes at alpha passes at every larger one
     unit "group"   groups (people, sessions, classes that calibration does not show) are drawn independently, queries of
                    one as they like. Y_g = sum over answers of g of (alpha - w_i) / s, s the most queries of a group,
                    has mean <= 0 if R(t) >= alpha: the capital of a wager, prod_g (1 + lambda Y_g), group after group,
@@ -62,7 +63,7 @@ PILOT, PILOT_OF_GROUPS = 10, 5
 THRESHOLDS = 40
 STAKES = (1.0, 0.4, 0.2, 0.1, 0.05, 0.025, 0.012)  # c: at alpha the share min(1, c / alpha) of the largest stake
 TRIALS = 60
-START, LATEST_START, FIRST_ERRORS = 16, 500, 3  # the first threshold tested: a share, a number, errors that it may have
+START, LATEST_START, PATIENT, FIRST_ERRORS = 16, 500, 8, (3, 6)  # the first threshold tested
 EVERYTHING = float(np.finfo(np.float32).max)  # so that doubts in float32 can be compared with a threshold by hand
 _AGAIN = "certify again"
 
@@ -371,12 +372,13 @@ def _search_queries(doubt: Doubles, wrong: Doubles, risk: float, delta: float) -
     tested, errors = doubt[order], np.cumsum(wrong[order])
     allowed = errors_allowed(np.arange(1, count + 1), risk, delta)
     usual = min(max(count // START, 1), LATEST_START)
-    patient = min(int(np.searchsorted(allowed, FIRST_ERRORS)) + 1, count)
+    few, more = (int(np.searchsorted(allowed, errors)) + 1 for errors in FIRST_ERRORS)
+    start = min(max(usual, few, min(more, count // PATIENT)), count)
     ends = np.flatnonzero(np.append(np.diff(tested) > 0, True))
-    ends = ends[ends >= max(usual, patient) - 1]
+    ends = ends[ends >= start - 1]
     passed = errors[ends] <= allowed[ends]
-    if patient > usual:
-        passed[0] &= errors[ends[0]] <= FIRST_ERRORS
+    if start > usual:
+        passed[0] &= errors[ends[0]] <= allowed[start - 1]
     certified = ends[: int(np.argmin(np.append(passed, False)))]
     if not len(certified):
         return None, 1.0
