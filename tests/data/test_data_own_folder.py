@@ -92,6 +92,18 @@ def test_small_classes_are_left_out_and_noted(tmp_path):
         prepared(raw, tmp_path / "shop", min_images=99)
 
 
+@pytest.mark.parametrize("split", ["by_class", "by_image"])
+def test_too_few_classes_are_told_with_what_was_left_out_and_what_helps(tmp_path, split):
+    raw = photographs(photographs(tmp_path / "photos", [0]), [8], count=1)
+    left_out = r"has 1 class\(es\) \(.*fewer than 2 images: class 8\): too few to train on\. Add classes\.$"
+    with pytest.raises(DataError, match=left_out):
+        prepared(raw, tmp_path / "shop", split=split)
+    two = photographs(tmp_path / "two", range(2))
+    if split == "by_class":
+        with pytest.raises(DataError, match=r"has 2 class.*set split: by_image"):
+            prepared(two, tmp_path / "shop", split=split)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

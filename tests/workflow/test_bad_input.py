@@ -55,6 +55,15 @@ def test_a_dataset_whose_archives_are_missing_stops_before_any_job(fresh):
     assert "data/raw/cub" in output
 
 
+def test_an_experiment_that_is_no_yaml_is_told_by_its_line(fresh):
+    (fresh.folder / "workflow" / "experiments" / "smoke.yaml").write_text(
+        "title: a\nruns:\n  - datasets: [digits\n    b: 1\n"
+    )
+    output, _ = stop(fresh, "--config", "experiments=smoke")
+    assert "smoke.yaml is not valid YAML: while parsing a flow sequence\n  in smoke.yaml, line 3" in output
+    assert "src/probmetric" not in output, "no lines of code below the sentence"
+
+
 def test_unknown_method_in_an_experiment(fresh):
     fresh.edit_smoke(methods=["contrastiv"])
     output, _ = stop(fresh, "--config", "experiments=smoke")

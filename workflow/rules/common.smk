@@ -4,6 +4,7 @@ import os
 import sys
 import time
 
+from probmetric.errors import ProbMetricError
 from probmetric.planning.console import linked
 from probmetric.planning.summaries import (
     closing_summary,
@@ -27,7 +28,7 @@ if "PROBMETRIC_PLANNED" not in os.environ:
     try:
         PLAN = WorkflowPlan.from_config(config)
         PLAN.write()
-    except ValueError as error:
+    except (ProbMetricError, ValueError) as error:
         raise WorkflowError(f"The configuration cannot be run.\n{error}") from None
     os.environ["PROBMETRIC_PLANNED"] = "yes"
     if notice := PLAN.notice():

@@ -110,7 +110,7 @@ class OwnData(Source):
         if np.any(splits == "train") and not np.any(splits == "val"):
             splits[self._held_out(labels, groups, splits == "train", self.val_fraction, rng)] = "val"
         if np.any(splits != "test"):
-            self._check_enough(labels, splits, where)
+            self._check_enough(labels, splits, where, notes)
         notes += _too_small(labels, splits, listed.get("role"))
         return listed | {"label": labels, "class_name": strings(classes[labels].tolist()), "split": splits}
 
@@ -137,13 +137,20 @@ class OwnData(Source):
         """Return the file that lists the classes of data listed in `where`, a folder or a file."""
         return (where if where.is_dir() else where.parent) / self.class_order
 
-    def _check_enough(self, labels: np.ndarray, splits: np.ndarray, where: Path) -> None:
+    def _check_enough(self, labels: np.ndarray, splits: np.ndarray, where: Path, notes: list[str]) -> None:
         """Raise `DataError` unless there are images of two classes to train on, and some to validate on."""
+        count = len(np.unique(labels))
         if len(np.unique(labels[splits == "train"])) < 2:
-            raise DataError(
-                f"{where} has {len(np.unique(labels))} class(es): too few to train on two and to validate and test on "
-                "others. Add classes, lower test_fraction, or set split: by_image."
-            )
+            needed = ": too few to train on. Add classes."
+            if count > 1 and self.split == "by_class":
+                needed = (
+                    ": too few to train on two and to validate and test on others. Add classes, lower test_fraction, "
+                    "or set split: by_image (`probmetric init --split by_image`)."
+                )
+            elif count > 1:
+                needed = ", but fewer than two have images to train on. Add images, or lower test_fraction."
+            left_out = f" ({'; '.join(notes)})" if notes else ""
+            raise DataError(f"{where} has {count} class(es){left_out}{needed}")
         if not np.any(splits == "val"):
             raise DataError(
                 f"{where} leaves no image to validate on: with test_fraction {self.test_fraction:g} every class keeps "

@@ -74,8 +74,10 @@ class TableOfImages(OwnImages, InColumns):
             f"row {missing[0] + 1}: {path!a} {what} the folder {root}; {len(missing)} of {count} images are missing"
         )
         if self.on_error == "raise" or len(missing) == count:
-            fix = "mend the rows, name the folder of the images (images: ...), or leave them out (on_error: skip)"
-            raise DataError(f"{file}, {problem}; {fix}.")
+            raise DataError(
+                f"{file}, {problem}; mend the rows, name the folder of the images (images: ...; `probmetric init` "
+                "finds that of absolute paths), or leave them out (on_error: skip)."
+            )
         files.notes.append(f"{len(missing)} row(s) left out whose image is missing, e.g. {problem}")
         keep = np.delete(np.arange(count), missing)
         return file, root, {name: values[keep] for name, values in listed.items()}
