@@ -93,4 +93,4 @@ def test_experiments_are_listed_with_their_runs(capsys):
     lines = capsys.readouterr().out.splitlines()
     demo = next(line for line in lines if line.startswith("demo "))
     assert "glyphs+noise0.2" in demo
-    assert demo.split()[1] == "23"
+    assert demo.split()[1] == "19"

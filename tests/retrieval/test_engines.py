@@ -167,11 +167,11 @@ def test_threads_of_the_matrix_product_change_nothing(engine):
 
 
 def test_engine_is_chosen_by_size_and_numpy_needs_no_numba(monkeypatch):
-    rows = clustered(13, 5_000, 500, 64, 1.0)[0]
-    small, large = (build_problem(rows[:count], np.arange(count) % 500) for count in (1_000, 5_000))
+    rows = clustered(13, 6_000, 500, 64, 1.0)[0]
+    small, large = (build_problem(rows[:count], np.arange(count) % 500) for count in (1_000, 6_000))
     assert [compiles(problem) for problem in (small, large)] == [False, True]
-    assert not compiles(build_problem(rows, np.zeros(5_000, dtype=int)))  # all of one class
-    assert not compiles(build_problem(rows / 2, np.arange(5_000) % 500, distance="poincare"))
+    assert not compiles(build_problem(rows, np.zeros(6_000, dtype=int)))  # all of one class
+    assert not compiles(build_problem(rows / 2, np.arange(6_000) % 500, distance="poincare"))
     monkeypatch.setitem(sys.modules, "probmetric.retrieval.compiled", None)
     rank_counts.has_kernels.cache_clear()
     assert not compiles(large)

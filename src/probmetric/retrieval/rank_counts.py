@@ -26,8 +26,9 @@ from probmetric.retrieval.problem import FILTERED_DISTANCES, Problem
 Ints = NDArray[np.int64]
 Doubles = NDArray[np.float64]
 BLOCK_BYTES = 32 << 20
-# Pairs from which a search takes longer than loading numba does, and right answers a query up to which it pays.
-COMPILED_FROM, COMPILED_POSITIVES = 1 << 24, 512
+# Pairs from which a search takes longer than loading numba does (the first compiles for 25 s), and right answers of a
+# query up to which it pays.
+COMPILED_FROM, COMPILED_POSITIVES = 1 << 25, 512
 SAMPLE, UNDECIDED = 256, 1 / 16
 
 
