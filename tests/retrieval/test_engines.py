@@ -175,7 +175,7 @@ def test_engine_is_chosen_by_size_and_numpy_needs_no_numba(monkeypatch):
     monkeypatch.setitem(sys.modules, "probmetric.retrieval.compiled", None)
     rank_counts.has_kernels.cache_clear()
     assert not compiles(large)
-    monkeypatch.setattr(rank_counts, "BLOCK_BYTES", 8 * 5_000 * 20)
+    monkeypatch.setattr(rank_counts, "BLOCK_BYTES", 8 * 6_000 * 20)
     assert next(ranks(large)).stop == 20
     rank_counts.has_kernels.cache_clear()
 
