@@ -21,7 +21,7 @@ from probmetric.reporting.claims.testing import evaluate_claims
 from probmetric.reporting.comparison import usual
 from probmetric.reporting.page import render
 from probmetric.reporting.published import load_published
-from probmetric.reporting.report import contents_of, write_tables
+from probmetric.reporting.report import contents_of, markdown, write_tables
 from probmetric.reporting.words import plus_minus
 from probmetric.runs.names import RunKey
 
@@ -773,3 +773,4 @@ def test_an_experiment_without_claims_says_so(tmp_path):
     board = layout.board(context, evaluate_claims(context, claims.load_claims()))
     assert board.summary == "None of 35 claims of the papers was run here."
     assert layout.markdown(board, str) == [board.summary]
+    assert "## Claims" not in markdown(contents_of(context)), "a table of one's own data is not told what papers claim"

@@ -191,7 +191,12 @@ def declare_asking(add: Add) -> None:
     command.add_argument(
         "--any-image", action="store_true", help="also answer images that look like none of the gallery"
     )
-    command.add_argument("--csv", action="store_true", help="one row per match, for programs")
+    command.add_argument(
+        "--csv",
+        action="store_true",
+        help="one row per match, for programs; doubt: share of the validation images that were surer, p_right: "
+        "probability that the class of the first match is right",
+    )
     command.add_argument(
         "--explain", type=Path, metavar="FOLDER", help="draw which regions make each image match its nearest, there"
     )

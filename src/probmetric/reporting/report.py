@@ -99,10 +99,11 @@ def write_tables(contents: Contents) -> list[Path]:
 
 
 def markdown(contents: Contents) -> str:
-    """Return GitHub-flavoured Markdown: claims, a table per dataset and noise rate, published numbers beside ours."""
+    """Return GitHub-flavoured Markdown: claims if any ran, a table per dataset and noise rate, published numbers."""
     context = contents.context
-    blocks = [f"# {tables.escape_markdown(context.title or context.name)}", "## Claims"]
-    blocks += board.markdown(board.board(context, contents.findings), context.label)
+    blocks = [f"# {tables.escape_markdown(context.title or context.name)}"]
+    claims = board.board(context, contents.findings)
+    blocks += ["## Claims", *board.markdown(claims, context.label)] if claims.lines else []
     blocks += tables.markdown(contents.table)
     if contents.published:
         blocks += ["## Published and ours", *comparing.markdown(contents.published, context.label)]
