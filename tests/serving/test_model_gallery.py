@@ -203,6 +203,8 @@ def test_a_folder_indexed_under_two_spellings_is_one_gallery(exported, photos, t
     for spelling in (str(photos[0]), photos[0].name, f"./{photos[0].name}/../{photos[0].name}"):
         assert cli.main([*index, spelling]) == 0
     assert sorted(probmetric.Gallery.open(tmp_path / "g").paths) == sorted(photos[1])
+    count = len(photos[1])
+    assert f"{count} images (0 added, {count} replaced, 0 removed)" in capsys.readouterr().out
 
 
 def test_two_files_under_one_name_stay_both(model, photos, tmp_path, monkeypatch):

@@ -60,6 +60,7 @@ def index(options: argparse.Namespace) -> None:
     added, problems = 0, list[tuple[str, str]]()
     with Gallery.changing(options.gallery) as gallery:
         removed = gallery.remove(options.remove) if options.remove else 0
+        kept = len(gallery)
         if model is not None:
             for place in options.images:
                 added += gallery.add(model, _items(place, options), on_error=options.on_error)
@@ -67,8 +68,11 @@ def index(options: argparse.Namespace) -> None:
         if gallery.labelled and len(gallery) <= LEARNT:
             _ = gallery.trust
     _tell(problems)
-    left = f", {len(problems)} left out" if problems else ""
-    print(harmless(f"{options.gallery}: {len(gallery)} images ({added} added, {removed} removed{left})"))
+    new = len(gallery) - kept
+    replaced, left = (
+        f", {count} {what}" if count else "" for count, what in ((added - new, "replaced"), (len(problems), "left out"))
+    )
+    print(harmless(f"{options.gallery}: {len(gallery)} images ({new} added{replaced}, {removed} removed{left})"))
 
 
 def vectors(options: argparse.Namespace) -> None:

@@ -256,7 +256,7 @@ def _check_archives(params: Params, names: Iterable[str]) -> None:
 
 
 def _check_report(params: Params, name: str, planned: PlannedExperiment) -> None:
-    """Stop where an experiment asks for a figure nobody draws a metric nothing computes, or one label twice."""
+    """Stop where an experiment asks for a figure nobody draws, a metric nothing computes or one label twice."""
     labels = dict[str, str]()
     for method, label in {run.settings.method: run.settings.label for run in planned.runs}.items():
         if (other := labels.setdefault(label, method)) != method:
