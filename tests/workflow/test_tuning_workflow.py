@@ -25,6 +25,8 @@ SEARCH = {
 
 def test_a_search_trains_ordinary_runs_writes_methods_experiments_can_name_and_builds_its_studies(workspace):
     write_yaml(workspace.folder / "workflow/tuning/try.yaml", SEARCH)
+    workspace.command("probmetric", "tune", "try", "--dry-run")
+    assert not (workspace.folder / "reports/tuning/try").exists()
     said = workspace.command("probmetric", "tune", "try", "--cores", "2").stdout
     assert "proxy_anchor-tuned-try" in read_yaml(workspace.folder / "workflow/methods/tuned-try.yaml")
     with (workspace.folder / "reports/tuning/try/trials.csv").open(newline="") as file:

@@ -15,6 +15,7 @@ AGAIN = (
     "Run the command again. If the message names a lock, a workflow is running in this folder, or one was killed: when "
     "none is running, `snakemake --unlock`, then the command again."
 )
+DRY_RUN = {"-n", "--dry-run", "--dryrun"}
 
 
 def build_studies(names: Sequence[str], options: Sequence[str] = ()) -> None:
@@ -41,6 +42,7 @@ def train_runs(runs: Sequence[Run], options: Sequence[str] = ()) -> None:
 
     Raises:
         TuningError: Snakemake itself failed or was stopped.
+        SystemExit: in a dry run; what is asked next depends on what these would have reached.
     """
     judge = Judge({run.name: run for run in runs})
     waiting = [run.name for run in runs if not judge.verdict(run.name, "train").usable]
@@ -49,6 +51,8 @@ def train_runs(runs: Sequence[Run], options: Sequence[str] = ()) -> None:
     chosen = ["until=train", "experiments=[]", f"runs={json.dumps(waiting, separators=(',', ':'))}"]
     status = call(["snakemake", "--keep-going", *options, "--config", *chosen])
     _check_not_stopped(status)
+    if DRY_RUN.intersection(options):
+        raise SystemExit(status)
     if status and not any(RunFolder.named(name).history_file.exists() for name in waiting):
         raise TuningError(f"no run of this batch could be trained; Snakemake's message is above. {AGAIN}")
 
