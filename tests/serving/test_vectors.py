@@ -130,7 +130,7 @@ def test_nothing_to_certify_says_what_could_be(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     as_parquet(tmp_path / "v.parquet", *blobs(40, spread=1.8))
     assert main(["certify", "v.parquet", "--risk", "0.05"]) != 0
-    assert "A risk of 0.1 could be certified" in capsys.readouterr().err
+    assert "A risk of 0.2 could be certified" in capsys.readouterr().err
     assert not Gallery.open("v.gallery").certificates
     assert list(Gallery.open("v.gallery").tried.values()) == [{"p_right": 1}]  # a try, though it gave nothing
 
