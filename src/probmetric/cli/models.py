@@ -137,8 +137,8 @@ def certify(options: argparse.Namespace) -> None:
         Gallery.open(folder)  # says that it is none
     with Gallery.changing(folder) as gallery:
         certificate = vectors_command.promised(gallery, options, model, options.calibration, groups=groups)
-    given = None if options.calibration is None else certificate.queries
-    print(harmless(vectors_command.sentence(certificate, folder, gallery, given)))
+    handed = None if options.calibration is None else certificate.queries
+    print(harmless(vectors_command.sentence(certificate, folder, gallery, handed)))
 
 
 def _items(place: Path, options: argparse.Namespace) -> LooseImages:

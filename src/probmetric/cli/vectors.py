@@ -106,21 +106,24 @@ def class_shares(file: Path) -> dict[str, float]:
     return shares
 
 
-def sentence(certificate: Certificate, folder: Path, gallery: Gallery, given: int | None = None) -> str:
+def sentence(certificate: Certificate, folder: Path, gallery: Gallery, handed: int | None = None) -> str:
     """Return what a certificate promises, in words.
 
     Args:
         certificate: made last.
         folder: where it is kept.
         gallery: its gallery.
-        given: how many queries calibrate; None where the gallery's own images do.
+        handed: how many queries were handed over to calibrate; None where the gallery's own images do.
     """
-    asked = len(gallery.left_out.right) if given is None else given
-    others = [(asked - certificate.queries, "fitted P(right)" if given is None else "fitted P(right) or are copies")]
-    if given is None:
-        others.append((len(gallery) - asked, "are copies, trained on, alone in their class or, of many, not drawn"))
-    apart = ", ".join(f"{count} {why}" for count, why in others if count)
-    among = f" (of {len(gallery) if given is None else given}: {apart})" if apart else ""
+    total, counts = handed, {"fitted P(right) or are copies": (handed or 0) - certificate.queries}
+    if handed is None:
+        total, answers = len(gallery), len(gallery.left_out.right)
+        counts = {
+            "fitted P(right)": answers - certificate.queries,
+            "are copies, trained on, alone in their class or, of many, not drawn": total - answers,
+        }
+    others = ", ".join(f"{count} {why}" for why, count in counts.items() if count)
+    among = f" (of {total}: {others})" if others else ""
     return (
         f"at most {certificate.risk:g} of the answers given are wrong, with confidence {certificate.confidence:g}: "
         f"{100 * certificate.coverage:.0f} % of the {certificate.queries} calibration queries{among} are answered, "

@@ -31,7 +31,7 @@ from probmetric.registry.options import Entry, Option, check_options, entry_of
 
 T = TypeVar("T", bound=Callable[..., Any])
 
-OWN = "If it is yours, name its module: `plugins` of params.yaml."
+PLUGIN_ADVICE = "If it is yours, name its module: `plugins` of params.yaml."
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _NAMED = re.compile(r'^@register\("([a-z0-9_]+)"\)', re.MULTILINE)
 
@@ -153,9 +153,10 @@ class Registry:
     def check(self, name: str) -> str:
         """Return `name`, or raise `UnknownNameError` naming the nearest one."""
         if name not in self._sources and name not in self._foreign and name not in self.names():
-            known = nearest(name, self.names())
-            yours = "" if known.startswith("did you mean") else OWN
-            raise UnknownNameError(" ".join(filter(None, (f"unknown {self.kind} {name!r}: {known}", self.hint, yours))))
+            proposal = nearest(name, self.names())
+            advice = "" if proposal.startswith("did you mean") else PLUGIN_ADVICE
+            parts = (f"unknown {self.kind} {name!r}: {proposal}", self.hint, advice)
+            raise UnknownNameError(" ".join(filter(None, parts)))
         return name
 
     def module(self, name: str) -> str:
