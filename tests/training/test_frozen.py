@@ -324,8 +324,44 @@ def test_parts_that_want_no_gradient_keep_their_statistics() -> None:
 
 
 def test_a_frozen_trunk_and_a_first_trained_part_are_two_wishes() -> None:
-    with pytest.raises(ValidationError, match="give one of the two"):
-        Training(freeze="trunk", train_from="blocks.5")
+    for two in ({"freeze": "trunk", "train_from": "blocks.5"}, {"freeze": "trunk", "lora": 4}):
+        with pytest.raises(ValidationError, match="give one of them"):
+            Training(**two)
+
+
+def transformer() -> Encoder:
+    torch.manual_seed(0)
+    return create_encoder("timm", dim=8, in_channels=1, image_size=32, tag="test_vit")
+
+
+def test_low_rank_changes_of_a_transformer_train_and_are_written_as_plain_weights(digits: Path, tmp_path: Path) -> None:
+    start, images = transformer(), torch.randn(6, 1, 32, 32, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        before = start.eval()(images)
+    made = trainer(digits, tmp_path / "whole", transformer(), lora=2, ema=0.5, epochs=2)
+    with torch.no_grad():
+        assert torch.equal(made.encoder.eval()(images), before)
+    made.fit()
+    plain = transformer()
+    plain.load_state_dict({name.removeprefix("encoder."): w for name, w in made.best.items() if "encoder." in name})
+    was, now = transformer().state_dict(), plain.state_dict()
+    ranks = {name: int(torch.linalg.matrix_rank(now[name] - was[name])) for name in was if was[name].ndim == 2}
+    assert {ranks[name] for name in ranks if "blocks" in name} == {2}
+    changed = {name for name in was if not torch.equal(was[name], now[name])}
+    assert changed == {name for name in ranks if "blocks" in name} | {"head.weight", "head.bias"}
+    first = trainer(digits, tmp_path / "parts", transformer(), lora=2, ema=0.5, epochs=2)
+    with first._progress_bar() as bar:
+        first.train_epoch(bar)
+        first.end_epoch(bar)
+    second = trainer(digits, tmp_path / "parts", transformer(), lora=2, ema=0.5, epochs=2)
+    second.fit()
+    assert tensors_digest(second.best) == tensors_digest(made.best)
+    assert set(second.encoder.state_dict()) == set(was)
+
+
+def test_low_rank_changes_want_linear_layers(digits: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has none before its head"):
+        trainer(digits, tmp_path, lora=2)
 
 
 @pytest.mark.parametrize(("tag", "part"), [("test_efficientnet", "blocks.2"), ("test_resnet", "layer3")])

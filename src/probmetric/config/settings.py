@@ -78,6 +78,9 @@ class Training(Strict):
     train_from: str | None = Field(
         None, description="first part of the trunk that trains, such as blocks.5; what comes before it stays as it is"
     )
+    lora: int | None = Field(
+        None, ge=1, le=2**15, description="rank of what each linear layer of a frozen transformer learns besides"
+    )
     ema: float | None = Field(
         None, gt=0, lt=1, description="decay of a moving average of the weights, which is what is chosen and written"
     )
@@ -108,8 +111,11 @@ class Training(Strict):
 
     @model_validator(mode="after")
     def _frozen_once(self) -> Training:
-        if self.freeze == "trunk" and self.train_from:
-            raise ValueError("freeze: trunk trains the head only, train_from a part of the trunk; give one of the two")
+        if (self.freeze == "trunk") + bool(self.train_from) + bool(self.lora) > 1:
+            raise ValueError(
+                "freeze: trunk trains the head only, train_from a part of the trunk, lora changes of low rank; "
+                "give one of them"
+            )
         return self
 
 

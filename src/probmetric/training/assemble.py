@@ -22,6 +22,7 @@ from probmetric.io import FileError
 from probmetric.losses import Loss, create_loss
 from probmetric.models import Encoder, create_encoder
 from probmetric.runs.folder import RunFolder, Which
+from probmetric.training.low_rank import merged
 from probmetric.training.seeds import derive_seed
 from probmetric.uncertainty import Posterior, Predictor, create_uncertainty
 from probmetric.uncertainty.ensemble import EncoderEnsemble
@@ -230,5 +231,5 @@ def weights_of(encoder: Encoder, loss: Loss | None) -> Weights:
         f"{part}.{name}": tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for part, module in (("encoder", encoder), ("loss", loss))
         if module is not None
-        for name, tensor in module.state_dict().items()
+        for name, tensor in merged(module).items()
     }

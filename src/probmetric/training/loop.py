@@ -39,6 +39,7 @@ from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
 from probmetric.training.diagnosis import TrainingError, non_finite_gradients, non_finite_loss
 from probmetric.training.forward import Network, embed_as_trained, resolve_precision
+from probmetric.training.low_rank import add_low_rank, merge
 from probmetric.training.optimizer import create_optimizer, gradient_norm, set_learning_rates
 from probmetric.training.progress import HISTORY_COLUMNS, Progress
 from probmetric.training.schedule import learning_rate_factor
@@ -100,6 +101,8 @@ class Trainer:
         self.seed, self.device, self.processes = data.seed, data.device, data.processes
         self.conduct, self.stop_after = conduct, stop_after
         self.precision = resolve_precision(self.settings.precision, self.device)
+        if self.settings.lora is not None:
+            add_low_rank(encoder, self.settings.lora, generator_for("cpu", self.seed, "low rank"))
         self.optimizer = create_optimizer(self.settings, encoder, loss)
         self.progress = Progress()
         self.best: Weights = {}
@@ -139,6 +142,7 @@ class Trainer:
                 self.end_epoch(bar)
         if warning := self.progress.warning:
             log.warning("%s; choose another training.selection_metric or more validation images", warning)
+        merge(self.encoder)
         return self.progress
 
     def train_epoch(self, bar: tqdm) -> None:
