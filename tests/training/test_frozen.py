@@ -313,6 +313,39 @@ def test_embeddings_on_shared_features_are_those_of_the_images(
         torch.testing.assert_close(written[0][name], tensor, rtol=1e-3, atol=1e-5, msg=name)
 
 
+def test_an_ensemble_of_heads_reads_the_features_once(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Members with the same frozen trunk share its features; their embeddings are those of the images."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prepared").symlink_to(digits.parent)
+
+    def place(name: str) -> dict[str, Path]:
+        return {"prepared_folder": digits, "run_folder": RESULTS / name, "state_folder": tmp_path / "state" / name}
+
+    start = quick_settings(dataset=digits.name, epochs=0, prepared="prepared")
+    train_run(start, **place("start"), progress=False, device="cpu")
+    weights = {"pretrained": str(RESULTS / "start" / "model.safetensors")}
+    for seed in range(2):
+        settings = quick_settings(**FROZEN, **weights, seed=seed, prepared="prepared", dataset=digits.name)
+        train_run(settings, **place(f"digits/quick/seed{seed}"), progress=False, device="cpu", features=FEATURES)
+    chosen = {"uncertainty": {"name": "ensemble", "members": 2}}
+    run = Run("digits/many/seed0", "digits/quick/seed0", RunSettings(**settings.plain() | {"seed": 0} | chosen))
+    written = []
+    for shared in (True, False):
+        if not shared:
+            for module in ("probmetric.runs.embed.shared", "probmetric.training.features.shared"):
+                monkeypatch.setattr(module, lambda *_: None)
+        fit_posterior(run)
+        before = len(list(FEATURES.rglob("*.safetensors")))
+        embed_splits(run, ALONE)
+        assert len(list(FEATURES.rglob("*.safetensors"))) - before == (1 if shared else 0)  # the test split's
+        written.append(load_file(RESULTS / run.name / "embeddings" / "test.safetensors"))
+    for name, tensor in written[1].items():
+        torch.testing.assert_close(written[0][name], tensor, rtol=1e-3, atol=1e-5, msg=name)
+    assert len(list(FEATURES.iterdir())) == 1
+
+
 def test_parts_that_want_no_gradient_keep_their_statistics() -> None:
     """A part of a network of one's own with `requires_grad_(False)` stays in evaluation mode, also in copies."""
     network = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 5), nn.BatchNorm1d(5))

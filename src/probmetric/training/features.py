@@ -13,7 +13,7 @@ import inspect
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from probmetric.models._wrapped import HeadOnly, drops, input_of, rest_of
 from probmetric.training.data import TrainingData, TrainingImages
 from probmetric.training.head_init import initialise_head
 from probmetric.uncertainty._base import evaluating
+from probmetric.uncertainty.ensemble import EncoderEnsemble
 
 
 class Features(NamedTuple):
@@ -106,12 +107,19 @@ class Shared(NamedTuple):
 def shared(settings: EncoderSettings, encoder: Encoder, eye: Eye, root: Path | None) -> Shared | None:
     """Return the frozen part of a run's encoder and the rest; None where nothing is frozen or could be shared.
 
+    Members of an ensemble share that part with each other.
+
     Args:
         settings: the run's settings.
         encoder: its encoder, whose weights the rest shares.
         eye: how it sees images.
         root: folder of the shared features; None shares none.
     """
+    if isinstance(encoder, EncoderEnsemble):
+        parts = [part for member in encoder.members if (part := shared(settings, cast("Encoder", member), eye, root))]
+        if len(parts) < len(encoder.members) or len({part.store.folder for part in parts}) > 1:
+            return None
+        return Shared(parts[0].store, cast("Encoder", EncoderEnsemble([part.rest for part in parts])))
     training = settings.training
     if root is None or not isinstance(encoder, Encoder) or not encoder.trunk_names():
         return None
@@ -184,7 +192,7 @@ def on_features(
         use: FeatureSource(source, parts.store.read(source, images.digest, data.device).rows)
         for use, source in images.sources.items()
     }
-    seen = replace(images, sources=sources, view=RawTensors(shape=(encoder.num_features,)))
+    seen = replace(images, sources=sources, view=RawTensors(shape=(parts.store.encoder.num_features,)))
     features = TrainingData(seen, data.settings, seed=data.seed, device=data.device, processes=data.processes)
     return parts.rest.to(data.device), features
 

@@ -8,6 +8,7 @@ left in a trained model.
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -84,9 +85,6 @@ def merge(encoder: Encoder) -> None:
 
 def _changed(module: nn.Module) -> list[tuple[str, nn.Linear]]:
     """Return the layers with a change of low rank, by name."""
-    return [
-        (name, layer)
-        for name, layer in module.named_modules()
-        if isinstance(layer, nn.Linear) and parametrize.is_parametrized(layer, "weight")
-        if any(isinstance(change, LowRank) for change in layer.parametrizations["weight"])
-    ]
+    changes = [name for name, part in module.named_modules() if isinstance(part, LowRank)]
+    layers = [name.partition(".parametrizations.")[0] for name in changes]
+    return [(name, cast("nn.Linear", module.get_submodule(name))) for name in layers]
