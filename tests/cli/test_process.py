@@ -18,7 +18,7 @@ LINE = "interrupted; run the same command again to go on.\n"
 # hears a signal that comes just before a sleep only after it.
 COMMAND = """
 import signal, sys, time
-import probmetric.cli.runs as upkeep
+import probmetric.cli.reports as upkeep
 from pathlib import Path
 from probmetric import cli
 from probmetric.process import call

@@ -13,7 +13,7 @@ TOO_MUCH = 1 << 50
 
 @pytest.mark.parametrize("allocate", [lambda: torch.empty(TOO_MUCH), lambda: np.empty(TOO_MUCH)])
 def test_running_out_of_memory_is_said_in_one_sentence(monkeypatch, capsys, allocate):
-    monkeypatch.setattr("probmetric.cli.runs.schema", lambda options: allocate())
+    monkeypatch.setattr("probmetric.cli.reports.schema", lambda options: allocate())
     assert cli.main(["schema"]) == cli.EXIT_CONFIG
     message = capsys.readouterr().err
     assert "out of memory" in message
@@ -22,6 +22,6 @@ def test_running_out_of_memory_is_said_in_one_sentence(monkeypatch, capsys, allo
 
 
 def test_another_error_of_pytorch_is_not_mistaken_for_it(monkeypatch):
-    monkeypatch.setattr("probmetric.cli.runs.schema", lambda options: torch.empty(2) @ torch.empty(3))
+    monkeypatch.setattr("probmetric.cli.reports.schema", lambda options: torch.empty(2) @ torch.empty(3))
     with pytest.raises(RuntimeError, match="size"):
         cli.main(["schema"])

@@ -18,6 +18,7 @@ from probmetric.reporting import answers, tables
 from probmetric.reporting.comparison import compare, other_lengths, summarise
 from probmetric.reporting.report import contents_of, write_tables
 from probmetric.reporting.tables import result_table
+from probmetric.reporting.words import escape_latex
 from probmetric.runs.names import RunKey
 
 
@@ -152,7 +153,7 @@ def test_what_was_not_tested_is_marked_in_every_format(workspace):
     table = result_table(context)
     assert "0.705 ± 0.064 †" in markdown(table)
     assert r"0.705 \pm 0.064^{\dagger}" in tables.latex(table, "t")
-    assert r"$\dagger$: not tested" in tables.escape_latex(tables.LEGEND)
+    assert r"$\dagger$: not tested" in escape_latex(tables.LEGEND)
     (best, other) = csv.DictReader(io.StringIO(tables.csv_text(table)))
     assert (best["against_best"], other["against_best"], other["p_holm"]) == ("best", "untested", "")
     (answer,) = answers.answers(table)

@@ -109,7 +109,7 @@ def declare_runs(add: Add) -> None:
     add("experiments", "runs:experiments", "list the experiments with their runs and the data they need")
     command = add(
         "schema",
-        "runs:schema",
+        "reports:schema",
         "write what is generated: components' catalogue, JSON schemas for editors, tables of metrics",
     )
     command.add_argument("--output", type=Path, default=Path("workflow/schemas"))

@@ -1,4 +1,4 @@
-"""Commands for experiments whose runs are finished: reports, figures, MLflow, the site."""
+"""Commands for what is read: reports of finished runs, figures, MLflow, the site; what docs and editors show."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from probmetric.cli.plans import report_plan, workflow_plan
 from probmetric.cli.project import params
 from probmetric.io import remembered_json, write_json
 from probmetric.io.folders import check_new_file
+from probmetric.metrics import write_tables
+from probmetric.planning.workflow import write_schemas
+from probmetric.registry import write_catalogue
+from probmetric.reporting.claims.board import write_tables as write_claims
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import draw
 from probmetric.reporting.recommended import recommendation
@@ -77,3 +81,12 @@ def ui(options: argparse.Namespace) -> None:
     command = tracking.ui_command(settings.store, options.port, settings.artifacts)
     print("\n".join(tracking.ui_addresses(settings.store, options.port)), file=sys.stderr)
     os.execvp(command[0], command)  # the server takes this process over
+
+
+def schema(options: argparse.Namespace) -> None:
+    """Run `probmetric schema`."""
+    params()  # elsewhere a folder `workflow` would be begun
+    pages = {Path("docs/reference/evaluation.md"): write_tables, Path("docs/reference/claims.md"): write_claims}
+    tables = [write(page) for page, write in pages.items() if page.is_file()]
+    for path in [write_catalogue(), *write_schemas(options.output), *tables]:
+        print(path)

@@ -9,13 +9,10 @@ from probmetric.cli.listing import listing
 from probmetric.cli.plans import workflow_plan
 from probmetric.cli.project import PARAMS, params
 from probmetric.launch import take_place
-from probmetric.metrics import write_tables
 from probmetric.planning.expansion import find_run
 from probmetric.planning.experiments import every_method
 from probmetric.planning.overview import experiment_overview, status_text
-from probmetric.planning.workflow import write_schemas
-from probmetric.registry import load_plugins, write_catalogue
-from probmetric.reporting.claims.board import write_tables as write_claims
+from probmetric.registry import load_plugins
 from probmetric.runs.identity import planned_steps
 from probmetric.runs.plan import RunPlan
 from probmetric.runs.steps import make, unfinished
@@ -77,12 +74,3 @@ def components(options: argparse.Namespace) -> None:
 def experiments(options: argparse.Namespace) -> None:
     """Run `probmetric experiments`."""
     print(experiment_overview(params()))
-
-
-def schema(options: argparse.Namespace) -> None:
-    """Run `probmetric schema`."""
-    params()  # elsewhere a folder `workflow` would be begun
-    pages = {Path("docs/reference/evaluation.md"): write_tables, Path("docs/reference/claims.md"): write_claims}
-    tables = [write(page) for page, write in pages.items() if page.is_file()]
-    for path in [write_catalogue(), *write_schemas(options.output), *tables]:
-        print(path)

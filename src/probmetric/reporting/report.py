@@ -17,6 +17,7 @@ from probmetric.reporting.plots import write_plots
 from probmetric.reporting.published import comparing
 from probmetric.reporting.record import sign
 from probmetric.reporting.results import collect, write_results
+from probmetric.reporting.words import escape_markdown
 from probmetric.runs.folder import STEPS, RunFolder
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def write_tables(contents: Contents) -> list[Path]:
 def markdown(contents: Contents) -> str:
     """Return GitHub-flavoured Markdown: claims if any ran, a table per dataset and noise rate, published numbers."""
     context = contents.context
-    blocks = [f"# {tables.escape_markdown(context.title or context.name)}"]
+    blocks = [f"# {escape_markdown(context.title or context.name)}"]
     claims = board.board(context, contents.findings)
     blocks += ["## Claims", *board.markdown(claims, context.label)] if claims.lines else []
     blocks += tables.markdown(contents.table)

@@ -8,7 +8,6 @@ finished run is shown as "not run".
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from probmetric.metrics import better, direction, heading
 from probmetric.reporting.comparison import Cell, compare, other_lengths
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.settings import frozen_baselines
-from probmetric.reporting.words import group_title, plus_minus
+from probmetric.reporting.words import escape_latex, escape_markdown, group_title, one_line, plus_minus
 
 NOT_RUN, NOT_MEASURED = "not run", "–"
 LEGEND = (
@@ -162,16 +161,6 @@ class Format:
         return [label, *extra, *map(self.cell, cells), seeds_text(first)]
 
 
-def one_line(text: str) -> str:
-    """Return `text` with every kind of line break as a space."""
-    return " ".join(text.splitlines())
-
-
-def escape_markdown(text: str) -> str:
-    """Return `text` on one line, with what Markdown takes for markup escaped."""
-    return re.sub(r"([\\`*_{}\[\]<>|#])", r"\\\1", one_line(text))
-
-
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
     """Return a table of GitHub-flavoured Markdown; the first `left` columns stand on the left."""
     rule = ["---"] * left + ["---:"] * (len(head) - left)
@@ -189,28 +178,6 @@ def markdown(table: pd.DataFrame) -> list[str]:
         rows = [_MARKDOWN.row(cells, optional) for cells in methods]
         blocks += [f"## {escape_markdown(title)}", markdown_table(head, rows, left=1)]
     return [*blocks, LEGEND]
-
-
-_TEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "↑": r"$\uparrow$",
-    "↓": r"$\downarrow$",
-    "–": "--",
-    "×": r"$\times$",
-    "†": r"$\dagger$",
-    "‡": r"$\ddagger$",
-    "▼": r"$\bigtriangledown$",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-} | {character: f"\\{character}" for character in "&%$#_{}"}
-
-
-def escape_latex(text: str) -> str:
-    """Return `text` on one line, with what LaTeX takes for commands escaped."""
-    return "".join(_TEX.get(character, character) for character in one_line(text))
 
 
 def _math(text: str, *, bold: bool = False) -> str:

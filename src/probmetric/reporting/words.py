@@ -1,8 +1,9 @@
-"""Names of data and overrides of runs, and lists of names, in the words a reader of a report expects."""
+"""Names of data and overrides of runs, and lists of names, as readers expect them; text for Markdown and LaTeX."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -77,3 +78,35 @@ def listed(names: Sequence[str], most: int = 0) -> str:
     if most and len(names) > most + 1:
         return f"{', '.join(names[:most])} and {len(names) - most} others"
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
+
+
+def one_line(text: str) -> str:
+    """Return `text` with every kind of line break as a space."""
+    return " ".join(text.splitlines())
+
+
+def escape_markdown(text: str) -> str:
+    """Return `text` on one line, with what Markdown takes for markup escaped."""
+    return re.sub(r"([\\`*_{}\[\]<>|#])", r"\\\1", one_line(text))
+
+
+_TEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "–": "--",
+    "×": r"$\times$",
+    "†": r"$\dagger$",
+    "‡": r"$\ddagger$",
+    "▼": r"$\bigtriangledown$",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+} | {character: f"\\{character}" for character in "&%$#_{}"}
+
+
+def escape_latex(text: str) -> str:
+    """Return `text` on one line, with what LaTeX takes for commands escaped."""
+    return "".join(_TEX.get(character, character) for character in one_line(text))

@@ -17,8 +17,8 @@ from probmetric.io import write_text
 from probmetric.metrics import label
 from probmetric.reporting.claims import Claim, Finding, load_claims
 from probmetric.reporting.experiment import ReportContext
-from probmetric.reporting.tables import escape_markdown, markdown_table
-from probmetric.reporting.words import group_title, plus_minus
+from probmetric.reporting.tables import markdown_table
+from probmetric.reporting.words import escape_markdown, group_title, plus_minus
 
 LEGEND = (
     "Tested seed by seed: paired t-test, 5 % level, Holm-corrected over a claim's opponents; at least three seeds. "

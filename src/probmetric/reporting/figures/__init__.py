@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from probmetric.io import atomic_path, read_json, write_json, write_text
 from probmetric.registry import Registry
-from probmetric.reporting.tables import escape_latex
+from probmetric.reporting.words import escape_latex
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -25,7 +25,8 @@ from probmetric.reporting.comparison import Cell, summarise
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.published import PublishedNumber
 from probmetric.reporting.results import plays
-from probmetric.reporting.tables import escape_markdown, markdown_table
+from probmetric.reporting.tables import markdown_table
+from probmetric.reporting.words import escape_markdown
 from probmetric.runs.names import split_data_name, table_of
 
 LEGEND = (
