@@ -14,6 +14,7 @@ import pytest
 import yaml
 from fabricated_runs import gathered
 
+from probmetric.reporting import report
 from probmetric.reporting.plots import write_plots
 from probmetric.reporting.tables import result_table
 
@@ -30,7 +31,7 @@ def run(*command: str, folder: Path) -> str:
 
 
 def named(outputs: list[dict[str, object]], experiment: str) -> list[dict[str, object]]:
-    """A stage's outputs for one experiment."""
+    """Return a stage's outputs for one experiment."""
     return [{name.replace("${item.experiment}", experiment): how for name, how in one.items()} for one in outputs]
 
 
@@ -38,17 +39,12 @@ def named(outputs: list[dict[str, object]], experiment: str) -> list[dict[str, o
 @pytest.mark.workflow
 def test_dvc_compares_revisions(study, workspace):
     root = workspace.root
-    write_plots(study, result_table(study))
+    report.write_tables(report.contents_of(study))
     shutil.copy(ROOT / ".gitignore", root)
-    plots = [
-        {"reports/study/plots/means.csv": {"x": "retrieval_recall_at_1", "y": "name", "template": "bar_horizontal"}},
-        {"reports/study/plots/validation": {"x": "epoch", "y": "validation_metric"}},
-        {"reports/study/plots/sparsification": {"x": "removed", "y": "accuracy"}},
-    ]
     # What Snakemake made is handed to DVC as in the repository's own dvc.yaml, where Git ignores it.
     handed = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["benchmark"]
-    stage = {"cmd": "true"} | {kind: named(handed[kind], "study") for kind in ("outs", "metrics")}
-    (root / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"benchmark": stage}, "plots": plots}))
+    stage = {"cmd": "true"} | {kind: named(handed[kind], "study") for kind in ("outs", "metrics", "plots")}
+    (root / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"benchmark": stage}}))
     identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
     run("git", "init", "-q", folder=root)
     run("dvc", "init", "-q", folder=root)
@@ -60,12 +56,25 @@ def test_dvc_compares_revisions(study, workspace):
     path, name = study.folder / "metrics" / "glyphs-noise0.2--laplace.json", "ood/symbols/auroc"
     summary = json.loads(path.read_text())
     path.write_text(json.dumps(summary | {name: summary[name] + 0.25}))
-    found = json.loads(run("dvc", "metrics", "diff", "--json", folder=root))
+    headline = study.folder / "headline.json"
+    answered = json.loads(headline.read_text())
+    answered["digits"]["recall_at_1"] += 0.125
+    headline.write_text(json.dumps(answered))
+    run("dvc", "repro", "--quiet", folder=root)
+    run("git", *identity, "commit", "-qam", "second", folder=root)
+    found = json.loads(run("dvc", "metrics", "diff", "--json", "HEAD^", "HEAD", folder=root))
+    assert found["reports/study/headline.json"]["digits.recall_at_1"]["diff"] == pytest.approx(0.125)
+    table = run("dvc", "exp", "show", "--only-changed", "--no-pager", "-n", "2", folder=root)
+    assert "digits.recall_at_1" in table
+    assert "digits.method" not in table, "a column per number that changed"
+    assert max(map(len, table.splitlines())) <= 80
+    every = ["--json", "HEAD^", "HEAD", "-R", "--targets", "reports/study/metrics"]
+    found = json.loads(run("dvc", "metrics", "diff", *every, folder=root))
     changed = {file: values for file, values in found.items() if values}
     assert list(changed) == ["reports/study/metrics/glyphs-noise0.2--laplace.json"]
     ((key, value),) = changed[next(iter(changed))].items()
     assert (key, value["diff"]) == (name, pytest.approx(0.25))
-    table = run("dvc", "metrics", "show", "--md", folder=root)
+    table = run("dvc", "metrics", "show", "--md", "-R", "reports/study/metrics", folder=root)
     row = next(line for line in table.splitlines() if "glyphs--laplace" in line)
     assert row.count("|") < 15, "methods are rows, metrics columns"
     shown = json.loads(run("dvc", "plots", "show", "--json", folder=root))["data"]

@@ -34,6 +34,7 @@ rule report:
         tex="reports/{experiment}/table.tex",
         runs="reports/{experiment}/runs.parquet",
         means=directory("reports/{experiment}/metrics"),
+        headline="reports/{experiment}/headline.json",
         claims="reports/{experiment}/claims.csv",
         published="reports/{experiment}/published.csv",
         plots=directory("reports/{experiment}/plots"),

@@ -158,6 +158,18 @@ def headlines(context: ReportContext, answers: Sequence[Answer]) -> dict[str, He
     return told
 
 
+def in_numbers(context: ReportContext, table: pd.DataFrame, answers: Sequence[Answer]) -> dict[str, dict[str, Any]]:
+    """Return dataset -> what `headline.json` says: the method named, its first metric, what is answered and wrong."""
+    first, methods = context.metrics[0], by_group(context)
+    rows = table[table["metric"] == first].set_index(["data", "method"])["mean"]
+    told = {}
+    for answer in (each for each in answers if each.method):
+        best = Promise.of(methods[answer.data][answer.method])
+        numbers = {"answered": round(best.answered, 1), "wrong": round(best.wrong, 1)} if best else {}
+        told[answer.data] = {"method": answer.method, first.split("/")[-1]: rows[answer.data, answer.method]} | numbers
+    return told
+
+
 def _lead(best: Promise | None, alone: Promise | None) -> str:
     if best is None:
         return ""

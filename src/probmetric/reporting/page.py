@@ -29,7 +29,7 @@ from PIL import Image
 from probmetric.data.manifest import SUMMARY, read_summary
 from probmetric.io import FileError, check_readable, of_kind, present, read_json, read_text
 from probmetric.reporting import certified, questions, tables, uncertainty
-from probmetric.reporting.answers import answers, headlines
+from probmetric.reporting.answers import Answer, answers, headlines
 from probmetric.reporting.claims import Finding, board
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import STANDING
@@ -76,6 +76,11 @@ class Contents:
     def recommended(self) -> dict[str, Candidate]:
         """Return dataset -> the method that its validation images recommend."""
         return recommended(self.context)
+
+    @functools.cached_property
+    def answers(self) -> list[Answer]:
+        """Return which method to take, of every dataset."""
+        return answers(self.table, self.recommended)
 
     @functools.cached_property
     def browsers(self) -> list[questions.Browser]:
@@ -148,7 +153,7 @@ def _script() -> dict[str, str]:
 
 
 def _answer(contents: Contents) -> Values:
-    cards = answers(contents.table, contents.recommended)
+    cards = contents.answers
     return {
         "answers": cards,
         "headlines": headlines(contents.context, cards),

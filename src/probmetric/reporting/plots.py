@@ -23,6 +23,8 @@ def write_plots(context: ReportContext, table: pd.DataFrame) -> list[Path]:
     """Write the CSV files of an experiment, its `table` among them, below the report's plots/; return their paths."""
     folder = context.folder / "plots"
     paths = [_write(folder / "means.csv", _means(context, table))]
+    for kind in ("validation", "sparsification"):
+        (folder / kind).mkdir(exist_ok=True)  # DVC wants them, also where nothing was trained
     for data, methods in by_group(context).items():
         for variant, runs in methods.items():
             name = f"{method_file_name(data, variant)}.csv"

@@ -6,8 +6,9 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from probmetric.io import present, write_text
+from probmetric.io import present, write_json, write_text
 from probmetric.reporting import claims, published, tables
+from probmetric.reporting.answers import in_numbers
 from probmetric.reporting.claims import board
 from probmetric.reporting.claims.testing import evaluate_claims
 from probmetric.reporting.experiment import ReportContext
@@ -85,7 +86,7 @@ def contents_of(context: ReportContext) -> Contents:
 
 
 def write_tables(contents: Contents) -> list[Path]:
-    """Write table.md, .csv and .tex, claims.csv, published.csv and the CSV files of `dvc plots`; return the paths."""
+    """Write table.md, .csv and .tex, claims.csv, published.csv, and what DVC reads; return the paths."""
     context = contents.context
     texts = {
         "table.md": markdown(contents),
@@ -96,6 +97,7 @@ def write_tables(contents: Contents) -> list[Path]:
     }
     for name, text in texts.items():
         write_text(context.folder / name, text)
+    write_json(context.folder / "headline.json", in_numbers(context, contents.table, contents.answers))
     return [context.folder / name for name in texts] + write_plots(context, contents.table)
 
 
