@@ -4,9 +4,17 @@
 `snakemake --config experiments=smoke` or `--config experiments='[demo,smoke]'`.
 """
 
+from probmetric.errors import ProbMetricError
+from probmetric.io import read_yaml
+from snakemake.exceptions import WorkflowError
 from snakemake.utils import min_version
 
 min_version("9.13")
+
+try:
+    read_yaml("params.yaml")  # names the line that is no YAML; `configfile` does not
+except ProbMetricError as error:
+    raise WorkflowError(str(error)) from None
 
 
 configfile: "params.yaml"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shlex
 import shutil
 from collections import Counter
@@ -68,6 +69,23 @@ def test_a_folder_becomes_runs(project, capsys, classes, split):
     assert all(settings.pretrained is True for settings in runs.values())
     assert runs["shop/shop-frozen/seed0"].dim == "features"
     assert runs["shop/shop-tuned_proxy_anchor/seed0"].training.train_from == "blocks.6"
+
+
+def test_damaged_photographs_are_named_before_anything_is_written(project, capsys):
+    folder, before = photos(project / "photos"), (project / "params.yaml").read_text()
+    jpeg = io.BytesIO()
+    Image.open(folder / "kind 0" / "0.png").save(jpeg, "JPEG")
+    whole = jpeg.getvalue()
+    for name, data in {"whole": whole, "trailed": whole + bytes(9), "short": whole[:-50], "empty": b""}.items():
+        (folder / "kind 0" / f"{name}.jpg").write_bytes(data)
+    (folder / "kind 1" / "text.jpg").write_text("not found")
+    assert cli.main(["init", "photos", "--name", "shop"]) == 2
+    said = capsys.readouterr().err
+    assert "3 image(s) cannot be read; --on-error skip leaves them out:" in said
+    assert all(name in said for name in ("short.jpg is truncated", "empty.jpg is empty", "text.jpg is no image"))
+    assert (project / "params.yaml").read_text() == before
+    assert cli.main(["init", "photos", "--name", "shop", "--on-error", "skip"]) == 0
+    assert "Note: 3 image(s) will be left out, since they cannot be read: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from dataclasses import replace
 
@@ -22,6 +23,7 @@ from probmetric.reporting.questions import COLUMNS, browsers
 from probmetric.reporting.report import contents_of, write_page, write_report
 from probmetric.reporting.settings import frozen_baselines, settings_of
 from probmetric.reporting.tables import markdown, result_table
+from probmetric.reporting.words import chance_words
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.roles import Roles
 from probmetric.trust.answers import among_others
@@ -153,13 +155,14 @@ def test_the_label_that_is_wrong_is_the_surest_wrong_answer_and_first_among_the_
 def test_questions_and_their_pictures_stand_on_the_page(pictured):
     (browser,) = browsers(pictured)
     rows = browser.rows()
-    assert rows[0][3] == 0
-    assert all(len(row) == 4 + 3 * 5 for row in rows)
+    assert rows[0][4] == 0
+    assert rows[0][2] == chance_words(browser.questions[0].p_right)
+    assert all(len(row) == 5 + 3 * 5 for row in rows)
     assert browser.sheet.rows == max(2, -(-len(browser.sheet.places) // COLUMNS))
     page = render(contents_of(pictured))
     assert page.count("<script") == 1
-    on_page = json.loads(page.split('data-rows="')[1].split('"')[0])
-    assert [row[1:4] + row[5::3] + row[6::3] for row in on_page] == [row[1:4] + row[5::3] + row[6::3] for row in rows]
+    on_page = json.loads(html.unescape(page.split('data-rows="')[1].split('"')[0]))
+    assert [row[1:5] + row[6::3] + row[7::3] for row in on_page] == [row[1:5] + row[6::3] + row[7::3] for row in rows]
     for text in ("Wrong, the surest first", "Right, by chance", "Labels that look wrong", "One picture twice: 1"):
         assert text in page
     assert "url(data:image/webp;base64," in page
@@ -230,7 +233,7 @@ def test_clicks_filter_order_and_enlarge_questions(pictured):
         driver.execute_script("document.documentElement.style.scrollBehavior = 'auto'")
         listed = json.loads(driver.find_element("css selector", ".browser").get_attribute("data-rows"))
         rows = {row[0]: row for row in listed}  # picture -> the question it asks, see `Browser.rows`
-        sure = {place: row[6] if row[2] < 0 else row[2] for place, row in rows.items()}
+        sure = {place: row[3] for place, row in rows.items()}
         classes, order = map(Select, driver.find_elements("css selector", ".browser select"))
         assert [option.is_enabled() for option in classes.options] == [True] * 5 + [False], (
             "nothing is asked of class 4"
@@ -247,11 +250,11 @@ def test_clicks_filter_order_and_enlarge_questions(pictured):
             assert values == sorted(values), name
         order.select_by_value("wrong")
         first = driver.execute_script(PLACES)[0]
-        assert (rows[first][1], rows[first][3]) == (3, 0), "image 0, whose label is wrong"
+        assert (rows[first][1], rows[first][4]) == (3, 0), "image 0, whose label is wrong"
         driver.find_elements("css selector", ".browser ul.questions > li .tile")[1].click()
         dialog = driver.find_element("css selector", "dialog")
         assert dialog.is_displayed()
-        assert f"cosine {rows[first][6]:.3f}" in dialog.text
+        assert f"cosine {rows[first][7]:.3f}" in dialog.text
         dialog.click()
         assert not dialog.is_displayed()
         assert driver.get_log("browser") == []

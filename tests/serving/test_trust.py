@@ -1,5 +1,6 @@
 """P(right), certificates and strangers in a search."""
 
+import csv
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from probmetric.data import load_columns, open_images
 from probmetric.errors import ProbMetricError
 from probmetric.serving.gallery_trust import fitting_certificate, read_certificates, write_certificates
 from probmetric.serving.looks import same
-from probmetric.serving.search import as_text
+from probmetric.serving.search import as_csv, as_text
 from probmetric.trust import Certificate, CertificateError, monitor
 
 
@@ -266,9 +267,11 @@ def test_a_picture_of_the_gallery_is_said_to_be_one():
     """It was right with probability .17, with a cosine of 1."""
     vectors, labels = probmetric.example_vectors()
     gallery = probmetric.Gallery.from_vectors(vectors, labels)
-    itself, other = (as_text(gallery.search(rows, k=1)) for rows in (vectors[:1], vectors[:1] + vectors[400:401]))
-    assert "the gallery holds this picture (P(right) is of new ones); nearest:" in itself
-    assert "holds this picture" not in other
+    itself, other = (gallery.search(rows, k=1) for rows in (vectors[:1], vectors[:1] + vectors[400:401]))
+    assert "the gallery holds this picture (P(right) is of new ones); nearest:" in as_text(itself)
+    (row,) = csv.DictReader(as_csv(itself).splitlines())
+    assert (row["withheld"], row["reason"]) == ("0", "the gallery holds this picture (P(right) is of new ones)")
+    assert "holds this picture" not in as_text(other) + as_csv(other)
 
 
 def test_a_log_of_plain_answers_can_be_monitored():

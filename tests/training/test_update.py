@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -61,6 +62,16 @@ def test_a_clipped_step_has_the_length_asked_for(digits: Path, tmp_path: Path) -
     assert free > 10
     assert step_length(digits, tmp_path / "clipped", 0.25) == pytest.approx(0.25, rel=1e-3)
     assert step_length(digits, tmp_path / "wide", 2 * free) == pytest.approx(free, rel=1e-3)
+
+
+def test_a_batch_that_the_images_cannot_fill_is_said_once(digits: Path, tmp_path: Path, caplog: Any) -> None:
+    """Of ten classes, four images each make 40."""
+    trainer(digits, tmp_path / "large", Steep(), batch_size=400, epochs=2, learning_rate=1e-6).fit()
+    said = "training.batch_size 400 is cut to 40: the training images make no larger one"
+    assert [record.message for record in caplog.records] == [said]
+    caplog.clear()
+    trainer(digits, tmp_path / "fits", Steep(), batch_size=40, learning_rate=1e-6).fit()
+    assert not caplog.records
 
 
 def test_an_infinite_loss_with_finite_gradients_is_noticed(digits: Path, tmp_path: Path) -> None:

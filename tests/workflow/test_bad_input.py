@@ -64,6 +64,13 @@ def test_an_experiment_that_is_no_yaml_is_told_by_its_line(fresh):
     assert "src/probmetric" not in output, "no lines of code below the sentence"
 
 
+def test_params_that_are_no_yaml_are_told_by_their_line(fresh):
+    text = (fresh.folder / "params.yaml").read_text()
+    (fresh.folder / "params.yaml").write_text("a: [1\n" + text)
+    output, _ = stop(fresh)
+    assert "params.yaml is not valid YAML: while parsing a flow sequence\n  in params.yaml, line 1" in output
+
+
 def test_unknown_method_in_an_experiment(fresh):
     fresh.edit_smoke(methods=["contrastiv"])
     output, _ = stop(fresh, "--config", "experiments=smoke")

@@ -68,6 +68,7 @@ CONVERT = "convert it to JPEG or PNG"
 AGAIN = "get the file again, or leave it out"
 NAMELESS = ""  # the ending of a file that has none
 JPEG, END = b"\xff\xd8\xff", b"\xff\xd9"
+TRAILER = 2**14  # what cameras write behind the end
 
 
 class _UnusableError(ValueError):
@@ -194,6 +195,24 @@ def is_picture(path: Path) -> bool:
     except Exception:  # whatever a reader of bytes that may be anything stumbles over
         return False
     return False
+
+
+def damage(path: Path) -> str:
+    """Return what is wrong with an image file as far as its first and last bytes show, "" for nothing.
+
+    Only a file that does not begin as an image, and a JPEG without an end, are decoded to make sure.
+    """
+    try:
+        if is_picture(path):
+            with path.open("rb") as file:
+                begins = file.read(len(JPEG))
+                file.seek(-min(TRAILER, path.stat().st_size), os.SEEK_END)
+                if begins != JPEG or END in file.read():
+                    return ""
+        decode_file(path, shorter_side=1)
+    except (DataError, OSError) as error:
+        return str(error)
+    return ""
 
 
 def _too_large(name: str, what: object) -> DataError:

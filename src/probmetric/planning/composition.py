@@ -176,14 +176,28 @@ def lineage(methods: Mapping[str, Method], name: str) -> list[Method]:
     return chain[::-1]
 
 
-def composed(params: Params, methods: Mapping[str, Method], name: str, dataset: str) -> Draft:
+def composed(
+    params: Params,
+    methods: Mapping[str, Method],
+    name: str,
+    dataset: str,
+    evaluation: Mapping[str, Any] | None = None,
+) -> Draft:
     """Return the settings of method `name` on `dataset`; with `base`, only uncertainty, fidelity and evaluation count.
+
+    Args:
+        params: params.yaml.
+        methods: all methods by name.
+        name: the method.
+        dataset: where `per_dataset` may change it.
+        evaluation: settings of the base's evaluation, where they are known; the method's own come over them.
 
     Raises:
         ConfigError: an unknown method, a change that reaches nothing, or a `dim` without a head that has it.
     """
     chain = lineage(methods, name)
     draft = _draft(params, chain[0], chain[-1].label or name)
+    draft.settings["evaluation"] |= evaluation or {}
     for method in chain:
         changes = method.change | method.per_dataset.get(dataset, {})
         for key, value in changes.items():

@@ -286,6 +286,7 @@ def _composed_on_base(params: Params, methods: Mapping[str, Method], point: Poin
             raise ConfigError(
                 f"methods.{point.method}: its base {borrowing.base!r} trains nothing itself; name {draft.base!r}."
             )
+        borrowing = composed(params, methods, point.method, dataset, draft.settings["evaluation"])
         draft.base, draft.label = borrowing.base, borrowing.label
         for part in _POSTERIOR_KEYS:
             draft.settings[part] = borrowing.settings[part]

@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 
 from probmetric.config import ConfigError, Params, parse
+from probmetric.data.manifest import listed_problems
 from probmetric.data.raw import RawFiles
 from probmetric.data.sources import REGISTRY as SOURCES
 from probmetric.data.sources._base import Table
+from probmetric.data.sources._files import ImageFiles
 from probmetric.data.sources._own import SplitError
 from probmetric.data.sources.table import columns_of
 from probmetric.io import read_text, read_yaml, write_text
@@ -43,6 +45,7 @@ from probmetric.planning.template import origin, start
 
 TABLES, VECTORS = (".csv", ".tsv"), (".npy", ".npz", ".safetensors")
 MANY_CLASSES = 20
+MOST_OPENED = 10_000  # images whose first and last bytes are looked at: some seconds
 MOST_TESTED = 10_000  # vectors that evaluation compares with each other by default: its time grows with the square
 LARGER_VAL = (0.3, 0.5)  # shares tried where the usual one leaves too little to choose by
 NAME = re.compile("[a-z][a-z0-9_-]*")  # what rules of the workflow take for a dataset and for an experiment
@@ -101,6 +104,7 @@ def init(wish: Wish) -> str:
     table, chosen = _read(place, source, wish.split, options)
     if not _count(table, "train"):
         raise ConfigError(f"{place} has images to test on only; add some of other splits, to train and to validate on.")
+    table.notes.extend(_damaged(table))
     text = _with_dataset(read_text(project / PARAMS), name, {"source": source, "raw": str(place), **chosen})
     _check(text, name)
     speed = None if source == "embeddings" else measured(wish.network)
@@ -126,6 +130,18 @@ def init(wish: Wish) -> str:
             f"Then: probmetric recommend {name}    which of them to deploy, chosen on the validation images",
         ]
     )
+
+
+def _damaged(table: Table) -> list[str]:
+    """Return a note of images that will be left out because they are damaged, as far as a quick look shows.
+
+    Raises:
+        DataError: there are some, and they are not to be left out.
+    """
+    problems = table.image.damage(MOST_OPENED) if isinstance(table.image, ImageFiles) else []
+    if problems and table.on_error == "raise":
+        raise listed_problems(f"{len(problems)} image(s) cannot be read; --on-error skip leaves them out:", problems)
+    return [f"{len(problems)} image(s) will be left out, since they cannot be read: {problems[0]}"] if problems else []
 
 
 def _check_outside(place: Path, name: str) -> None:

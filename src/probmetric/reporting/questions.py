@@ -28,7 +28,7 @@ from probmetric.reporting.figures.maps import project
 from probmetric.reporting.figures.montages import TILE, Album
 from probmetric.reporting.recommended import Candidate
 from probmetric.reporting.regions import drawn_matches
-from probmetric.reporting.words import group_title
+from probmetric.reporting.words import chance_words, group_title
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.roles import Asked
 from probmetric.trust.copies import copy_groups
@@ -142,16 +142,17 @@ class Browser:
         """Return some right answers, in no order."""
         return [question for question in reversed(self.questions) if question.right][:FIRST]
 
-    def rows(self) -> list[list[float]]:
+    def rows(self) -> list[list[float | str]]:
         """Return what the page's script reads of each question.
 
-        Picture and class of the image, P(right) or -1, whether right, then picture, class and cosine of each of the
-        nearest.
+        Picture and class of the image, P(right) in words, how sure the answer is, whether right, then picture, class
+        and cosine of each of the nearest.
         """
-        rows: list[list[float]] = []
+        rows: list[list[float | str]] = []
         for each in self.questions:
-            stated = -1.0 if np.isnan(each.p_right) else round(float(each.p_right), 3)
-            row: list[float] = [self.sheet.place(each.row), int(self.codes[each.row]), stated, int(each.right)]
+            unknown = np.isnan(each.p_right)
+            words, sure = ("", each.cosines[0]) if unknown else (chance_words(each.p_right), each.p_right)
+            row = [self.sheet.place(each.row), int(self.codes[each.row]), words, round(float(sure), 3), int(each.right)]
             for other, cosine in zip(each.nearest, each.cosines, strict=True):
                 row += [self.sheet.place(other), int(self.codes[other]), round(float(cosine), 3)]
             rows.append(row)

@@ -20,6 +20,7 @@ from probmetric.trust.deployed import certified_doubt
 UNSURE = "less sure than {:.4g} % of the validation images"
 ITSELF = 1 - 1e-6  # cosine of a picture with itself, embedded in another batch
 STRANGER = "a stranger: farther from the gallery than its images are from each other"
+HELD = "the gallery holds this picture (P(right) is of new ones)"
 UNCERTIFIED = "above the certified doubt: more than {:g} of such answers could be wrong"
 
 
@@ -46,6 +47,7 @@ class Answer:
             near 0 for strangers. None where nobody asked.
         withheld: whether the answer should not be used.
         reason: why it is withheld; "" where it is not.
+        note: that the gallery holds this picture, where it does.
     """
 
     image: str
@@ -56,6 +58,7 @@ class Answer:
     lonelier: float | None = None
     withheld: bool = False
     reason: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -127,13 +130,18 @@ def answers(
     paths, class_names = names
     answered = []
     for row, name in enumerate(queries.names):
-        reason = "; ".join(filter(None, (each[row] for each in reasons if each)))
+        reason = _joined(*(each[row] for each in reasons if each))
         values = {key: None if share is None else float(share[row]) for key, share in shares.items()}
         nearest = zip(match.indices[row, :k], match.similarity[row, :k], strict=True)
         matches = tuple(Match(paths[image], class_names[image], float(cosine)) for image, cosine in nearest)
         uncertainty = float(queries.record["uncertainty"][row])
-        answered.append(Answer(name, matches, uncertainty, **values, withheld=bool(reason), reason=reason))
+        note = HELD if matches and matches[0].similarity > ITSELF else ""
+        answered.append(Answer(name, matches, uncertainty, **values, withheld=bool(reason), reason=reason, note=note))
     return answered
+
+
+def _joined(*reasons: str) -> str:
+    return "; ".join(filter(None, reasons))
 
 
 def withheld(
@@ -169,9 +177,7 @@ def as_text(answers: Sequence[Answer]) -> str:
     lines = []
     for answer in answers:
         doubt = "" if answer.doubt is None else f"less sure than {100 * answer.doubt:.0f} % of the validation images; "
-        verdict = f"answer withheld: {answer.reason}" if answer.withheld else "nearest:"
-        if answer.matches and answer.matches[0].similarity > ITSELF:
-            verdict = f"the gallery holds this picture (P(right) is of new ones); {verdict}"
+        verdict = _joined(answer.note, f"answer withheld: {answer.reason}" if answer.withheld else "nearest:")
         right = "" if answer.p_right is None else f"right with probability {chance_words(answer.p_right)}; "
         lines.append(f"{answer.image}   {right}{doubt}{verdict}")
         shown = () if answer.withheld else answer.matches
@@ -192,7 +198,8 @@ def as_csv(answers: Sequence[Answer], groups: Sequence[str] | None = None) -> st
     for number, answer in enumerate(answers):
         group = [] if groups is None else [cell_text(groups[number])]
         shares = ["" if share is None else f"{share:.4f}" for share in (answer.doubt, answer.p_right)]
+        reason = _joined(answer.note, answer.reason)
         for rank, match in enumerate(answer.matches, 1):
             place = [rank, f"{match.similarity:.6f}", cell_text(match.class_name), cell_text(match.path)]
-            writer.writerow([cell_text(answer.image), *shares, int(answer.withheld), answer.reason, *place, *group])
+            writer.writerow([cell_text(answer.image), *shares, int(answer.withheld), reason, *place, *group])
     return text.getvalue()

@@ -136,6 +136,9 @@ class Trainer:
         """Train to the last epoch or until patience runs out; afterwards `best` holds the selected weights."""
         if not self._restore():
             self._warm_start()
+        wanted, largest = self.settings.batch_size, max(map(len, self.data.batches(0)), default=0)
+        if largest < wanted:
+            log.warning("training.batch_size %d is cut to %d: the training images make no larger one", wanted, largest)
         with self._progress_bar() as bar:
             while not self.progress.finished:
                 self.train_epoch(bar)

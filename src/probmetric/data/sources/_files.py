@@ -27,7 +27,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from probmetric.data.decode import Mode, as_png, content, decode, decode_file, plain_jpeg_shape
+from probmetric.data.decode import Mode, as_png, content, damage, decode, decode_file, plain_jpeg_shape
 from probmetric.data.image_file import Stored
 from probmetric.data.manifest import DataError, text
 from probmetric.data.near import mark_of
@@ -72,6 +72,11 @@ class ImageFiles:
             return self._as_file(content(path), path)
         pixels, remarks = decode_file(path, mode=self.mode, shorter_side=self.shorter_side or None)
         return Stored(pixels, _shape(pixels), remarks, mark_of(pixels) if self.marked else b"")
+
+    def damage(self, most: int) -> list[str]:
+        """Return what is wrong with images whose first or last bytes show it, of `most` evenly spread ones."""
+        looked_at = self.paths[:: -(-len(self.paths) // most)]
+        return [problem for path in looked_at if (problem := damage(self.root / text(path)))]
 
     def part(self, rows: range) -> "ImageFiles":
         """Return the reader of these rows alone."""

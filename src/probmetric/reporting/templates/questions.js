@@ -23,9 +23,6 @@
     return made;
   };
 
-  /** As `chance_words` of reporting/words.py: no answer is certain. */
-  const chance = (stated) => ({ "1.00": ">0.99", "0.00": "<0.01" })[stated.toFixed(2)] ?? stated.toFixed(2);
-
   const dialog = element("dialog", "pair");
   document.body.append(dialog);
   dialog.addEventListener("click", () => dialog.close());
@@ -39,12 +36,12 @@
 
   /** Rows of `Browser.rows` as objects. */
   const parsed = (rows) =>
-    rows.map(([place, label, stated, right, ...rest]) => {
+    rows.map(([place, label, stated, sure, right, ...rest]) => {
       const nearest = [];
       for (let at = 0; at < rest.length; at += 3) {
         nearest.push({ place: rest[at], label: rest[at + 1], cosine: rest[at + 2] });
       }
-      return { place, label, stated, right, nearest, sure: stated < 0 ? (rest[2] ?? 0) : stated };
+      return { place, label, stated, sure, right, nearest };
     });
 
   const ORDERS = {
@@ -81,7 +78,7 @@
         tiles.append(picture);
       });
       const answer = question.right ? "" : `, answered ${names[question.nearest[0].label]}`;
-      const stated = question.stated < 0 ? "" : ` ·\u00a0P(right)\u00a0${chance(question.stated)}`;
+      const stated = question.stated && ` ·\u00a0P(right)\u00a0${question.stated}`;
       return element("li", "", "", tiles, element("span", "soft", names[question.label] + answer + stated));
     };
 
