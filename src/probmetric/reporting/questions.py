@@ -152,7 +152,13 @@ class Browser:
         for each in self.questions:
             unknown = np.isnan(each.p_right)
             words, sure = ("", each.cosines[0]) if unknown else (chance_words(each.p_right), each.p_right)
-            row = [self.sheet.place(each.row), int(self.codes[each.row]), words, round(float(sure), 3), int(each.right)]
+            row: list[float | str] = [
+                self.sheet.place(each.row),
+                int(self.codes[each.row]),
+                words,
+                round(float(sure), 3),
+                int(each.right),
+            ]
             for other, cosine in zip(each.nearest, each.cosines, strict=True):
                 row += [self.sheet.place(other), int(self.codes[other]), round(float(cosine), 3)]
             rows.append(row)
