@@ -81,9 +81,9 @@ def _declare_data(data: argparse.ArgumentParser) -> None:
     command.add_argument("name", help="glyphs, glyphs+noise0.2, ...")
     command.add_argument("--plan", type=Path, help="plan file of the workflow (default: params.yaml)")
     add("status", "data:status", "what is present, what is missing, the files expected, the next command")
-    command = add("card", "data:card", "write a data card (Markdown) and a Croissant file of a prepared dataset")
+    command = add("card", "data:card", "write a data card (Markdown) of a prepared dataset")
     command.add_argument("name", help="a prepared dataset: letters_exact, glyphs, ...")
-    command.add_argument("--output", type=Path, required=True, help="folder to write README.md and croissant.json to")
+    command.add_argument("--output", type=Path, required=True, help="folder to write README.md to")
     command.add_argument("--license", default="", help="under what terms the images may be used")
 
 

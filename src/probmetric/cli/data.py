@@ -75,8 +75,7 @@ def status(options: argparse.Namespace) -> None:
 
 def card(options: argparse.Namespace) -> None:
     """Run `probmetric data card`."""
-    for path in write_card(Path(params().data.prepared) / options.name, options.output, options.license):
-        print(path)
+    print(write_card(Path(params().data.prepared) / options.name, options.output, options.license))
 
 
 def init(options: argparse.Namespace) -> None:

@@ -1,8 +1,4 @@
-"""A prepared dataset described for people, as a data card, and for machines, as a Croissant file.
-
-Croissant 1.0 (Akhtar et al. 2024, mlcommons.org/croissant): files with their SHA-256, and a record set with the columns
-of the manifest. What a dataset is made for is said by its source's own documentation.
-"""
+"""A prepared dataset described for people: a data card. What it is made for is said by its source's documentation."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from probmetric.data.manifest import (
-    FORMAT,
     IMAGES,
     MANIFEST,
     DataError,
@@ -23,7 +18,7 @@ from probmetric.data.manifest import (
     verify_digest,
 )
 from probmetric.data.sources import REGISTRY
-from probmetric.io import write_json, write_text
+from probmetric.io import write_text
 from probmetric.io.folders import new_folder
 
 FONTS = "DejaVu (Bitstream Vera), STIX (SIL OFL 1.1) and Computer Modern (AMS), as matplotlib ships them"
@@ -54,21 +49,10 @@ COLUMNS = {
     "entropy": "entropy of P(class | image), in nats, exact",
     "label_true": "class before labels were made wrong",
 }
-CONTEXT: dict[str, Any] = {
-    "@language": "en",
-    "@vocab": "https://schema.org/",
-    "sc": "https://schema.org/",
-    "cr": "http://mlcommons.org/croissant/",
-    "dct": "http://purl.org/dc/terms/",
-    "conformsTo": "dct:conformsTo",
-    **{name: f"cr:{name}" for name in ("citeAs", "column", "extract", "field", "fileObject", "recordSet", "source")},
-    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
-}
-PARQUET = {"string": "sc:Text", "double": "sc:Float", "float": "sc:Float", "bool": "sc:Boolean"}
 
 
-def write_card(folder: str | Path, output: str | Path, licence: str = "") -> list[Path]:
-    """Write README.md, the data card, and croissant.json of a prepared dataset into the folder `output`.
+def write_card(folder: str | Path, output: str | Path, licence: str = "") -> Path:
+    """Write the data card of a prepared dataset, README.md, into the folder `output`; return its path.
 
     Args:
         folder: the prepared dataset; its digest is checked.
@@ -87,18 +71,15 @@ def write_card(folder: str | Path, output: str | Path, licence: str = "") -> lis
         )
     summary = read_summary(folder) | {"name": str(load_metadata(folder)["dataset"])}
     summary["licence"] = licence or LICENCES.get(summary["name"], "unknown: ask whoever published the images")
-    kinds = {field.name: PARQUET.get(str(field.type), "sc:Integer") for field in read_table(folder)[0].schema}
-    words, values = _words(summary, digests, kinds), _croissant(summary, digests, kinds)
     with new_folder(output, "data card", [folder]) as place:
-        write_text(place / "README.md", words)
-        write_json(place / "croissant.json", values)
-    return [Path(output) / "README.md", Path(output) / "croissant.json"]
+        write_text(place / "README.md", _words(summary, digests, read_table(folder)[0].schema.names))
+    return Path(output) / "README.md"
 
 
-def _words(summary: dict[str, Any], digests: dict[str, str], kinds: dict[str, str]) -> str:
+def _words(summary: dict[str, Any], digests: dict[str, str], names: list[str]) -> str:
     """Return the data card, as Markdown."""
     splits = [f"| {name} | {part['images']} | {part['classes']} |\n" for name, part in summary["splits"].items()]
-    columns = [f"| `{name}` | {COLUMNS.get(name, '')} |\n" for name in kinds]
+    columns = [f"| `{name}` | {COLUMNS.get(name, '')} |\n" for name in names]
     files = [f"| `{name}` | `{digest}` |\n" for name, digest in digests.items()]
     return (
         f"# {summary['name']}\n\n{_purpose(summary['name']) or summary['description']}\n\n"
@@ -110,34 +91,6 @@ def _words(summary: dict[str, Any], digests: dict[str, str], kinds: dict[str, st
         f"## Files\n\n| file | SHA-256 |\n| --- | --- |\n{''.join(files)}\n"
         f"Licence: {summary['licence']}.\n"
     )
-
-
-def _croissant(summary: dict[str, Any], digests: dict[str, str], kinds: dict[str, str]) -> dict[str, Any]:
-    """Return the Croissant 1.0 description, as JSON-LD; files are relative to the prepared folder."""
-    encodings = {MANIFEST: "application/x-parquet", IMAGES: "application/octet-stream"}
-    files = [
-        {"@type": "cr:FileObject", "@id": name, "name": name, "contentUrl": name, "sha256": digest}
-        | {"encodingFormat": encodings[name]}
-        for name, digest in digests.items()
-    ]
-    fields = [
-        {"@type": "cr:Field", "@id": f"images/{name}", "name": name, "dataType": kind}
-        | {"description": COLUMNS.get(name, name.replace("_", " "))}
-        | {"source": {"fileObject": {"@id": MANIFEST}, "extract": {"column": name}}}
-        for name, kind in kinds.items()
-    ]
-    return {
-        "@context": CONTEXT,
-        "@type": "sc:Dataset",
-        "conformsTo": "http://mlcommons.org/croissant/1.0",
-        "name": summary["name"],
-        "description": summary["description"],
-        "license": summary["licence"],
-        "version": f"{FORMAT}.0.0",
-        "citeAs": f"ProbMetric, dataset {summary['name']}: see CITATION.cff",
-        "distribution": files,
-        "recordSet": [{"@type": "cr:RecordSet", "@id": "images", "name": "images", "field": fields}],
-    }
 
 
 def _purpose(name: str) -> str:
