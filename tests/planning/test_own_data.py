@@ -290,6 +290,16 @@ def test_what_is_prepared_is_prepared_again_after_a_change_of_its_photos_or_opti
     assert outdated(params, "shop") == "test_fraction 0.3 -> 0.5"
 
 
+def test_what_a_variant_was_made_of_is_not_prepared_again_for_a_job_of_its_own(project):
+    """Snakemake deletes the job's output, the digest, before the job."""
+    params, folder = shop(project), project / "data/prepared/shop"
+    written = (folder / "manifest.parquet").stat().st_mtime_ns
+    (folder / "digest").unlink()
+    ensure(params, "shop")
+    assert (folder / "digest").exists()
+    assert (folder / "manifest.parquet").stat().st_mtime_ns == written
+
+
 def with_options(params: Params, **options) -> Params:
     """The configuration with these options of `shop`."""
     plain = params.model_dump()

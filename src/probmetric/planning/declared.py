@@ -108,10 +108,12 @@ def ensure(params: Params, name: str) -> None:
     Raises:
         FileError: DVC could not prepare it; its own message is on standard error.
     """
-    digest, copy = Path(params.data.prepared) / name / "digest", DIGESTS / name
-    _restore(digest, copy)
+    prepared, parts = Path(params.data.prepared), name.split("+")
+    _restore(prepared / name / "digest", DIGESTS / name)
     _bring_up_to_date(params, name)
-    write_text(copy, digest.read_text(encoding="utf-8"))
+    for each in ("+".join(parts[: number + 1]) for number in range(len(parts))):  # also of what a variant is made of
+        if (digest := prepared / each / "digest").exists():
+            write_text(DIGESTS / each, digest.read_text(encoding="utf-8"))
 
 
 def _restore(digest: Path, copy: Path) -> None:
