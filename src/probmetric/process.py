@@ -11,8 +11,10 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -74,7 +76,7 @@ def call(command: Sequence[str]) -> int:
     A terminal sends Ctrl-C to the program too. Of SIGTERM only this process knows: the program is sent Ctrl-C's
     signal, upon which Snakemake and DVC give their locks back.
     """
-    with subprocess.Popen(command) as program:
+    with subprocess.Popen(command, env=os.environ | {"PATH": path_with_this_python()}) as program:
         try:
             return program.wait()
         except KeyboardInterrupt as error:
@@ -82,6 +84,11 @@ def call(command: Sequence[str]) -> int:
                 program.send_signal(signal.SIGINT)
             program.wait()
             raise
+
+
+def path_with_this_python() -> str:
+    """Return PATH with the programs beside this Python first, whether or not its environment is activated."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 def switch_telemetry_off() -> None:

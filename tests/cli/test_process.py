@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from probmetric.process import interruptible
+from probmetric.process import call, interruptible
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 LINE = "interrupted; run the same command again to go on.\n"
@@ -81,3 +81,8 @@ def test_what_listens_already_is_left_alone():
         assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
     assert signal.getsignal(signal.SIGTERM) == before
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_programs_beside_this_python_are_found_without_an_activated_environment(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert call(["probmetric", "--version"]) == 0
