@@ -60,6 +60,11 @@ def test_named_splits_and_groups_are_kept(tmp_path):
     (tmp_path / "s.csv").write_text("\n".join(["file,kind,part", *lines]))
     names = {"path_column": "file", "label_column": "kind", "split_column": "part"}
     assert prepared(tmp_path / "s.csv", tmp_path / "shop", **names)["split"].tolist() == splits
+    bare = [f"{path},{number // 4},," for number, path in enumerate(paths)]
+    (tmp_path / "empty.csv").write_text("\n".join(["path,label,split,group", *bare]))  # as `probmetric vectors` writes
+    assert set(prepared(tmp_path / "empty.csv", tmp_path / "unsplit", split="by_image")["split"]) == {
+        *"train val test".split()
+    }
     lines = [f"{path},{number % 2},{number // 2 % 6 * 2 + number % 2}" for number, path in enumerate(paths)]
     (tmp_path / "g.csv").write_text("\n".join(["path,label,group", *lines]))
     found = prepared(tmp_path / "g.csv", tmp_path / "grouped", split="by_group")

@@ -98,6 +98,8 @@ def test_promises_of_two_risks_are_not_compared_in_silence():
     assert _lead(best, alone) == f"{first}."
     assert _lead(best, replace(alone, risk=0.1)) == f"{first}, for a promise of 10 % in place of 5 %."
     assert _lead(best, None) == "Of 100 questions 77 are answered, 4 of them wrong."
+    told = {0.0: "0", 0.4: "0.4", 1.0: "1", 1.24: "1.2", 1.6: "2"}
+    assert [Promise(50, wrong, 0.1, 0.9).numbers.split()[3] for wrong in told] == list(told.values())
 
 
 def test_what_frozen_features_cannot_vary_in_is_not_a_sample():
@@ -121,6 +123,17 @@ def test_every_method_has_its_settings_one_click_away(tmp_path):
     for variant in settings:
         assert f'href="#settings-{variant}"' in page
         assert f'id="settings-{variant}"' in page
+
+
+def test_vectors_are_not_shown_as_the_pictures_they_are_stored_as(tmp_path):
+    """1280 numbers were 1323 dimensions and 42 x 42 pixels."""
+    vectors = {"backbone": {"name": "vectors", "options": {"head": "none"}}, "dim": "features"}
+    folder = measured(tmp_path, "birds/vectors/seed0", 0.8, **vectors)
+    write_yaml(folder / "encoder.yaml", {"encoder": {"dim": 1323, "image_size": 42}})
+    space = Workspace(tmp_path, ("birds/vectors/seed0",))
+    (settings,) = settings_of(gathered(space.context("own", metrics=(RECALL,), figures=(), labels={}))).values()
+    assert settings["Backbone"] == "vectors (head none)"
+    assert not settings.keys() & {"Pixels", "Dimensions"}
 
 
 @pytest.fixture

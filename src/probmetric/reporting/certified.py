@@ -43,7 +43,7 @@ class Promise:
     @property
     def numbers(self) -> str:
         """Return words such as `77 are answered, 4 of them wrong`."""
-        wrong = f"{self.wrong:.0f}" if self.wrong >= 1.5 or not self.wrong else f"{self.wrong:.1f}"
+        wrong = f"{self.wrong:.2g}" if self.wrong < 1.5 else f"{self.wrong:.0f}"
         return f"{self.answered:.0f} are answered, {wrong} of them wrong"
 
 

@@ -145,6 +145,7 @@ def listed_in(file: Path, names: dict[str, str], columns: Columns) -> Columns:
                 f"`{role}_column: ...` (`probmetric init --{role}-column ...`)."
             )
     texts = {role: _texts(file, role, columns[name]) for role, name in names.items() if name in columns}
+    texts = {role: cells for role, cells in texts.items() if role in ("path", "label") or (cells != "").any()}
     for role in ("path", "label"):
         empty = np.flatnonzero(np.isin(texts[role].astype(str), MISSING))
         if len(empty):
