@@ -63,7 +63,7 @@ def test_named_splits_and_groups_are_kept(tmp_path):
     bare = [f"{path},{number // 4},," for number, path in enumerate(paths)]
     (tmp_path / "empty.csv").write_text("\n".join(["path,label,split,group", *bare]))  # as `probmetric vectors` writes
     assert set(prepared(tmp_path / "empty.csv", tmp_path / "unsplit", split="by_image")["split"]) == {
-        *"train val test".split()
+        *["train", "val", "test"]
     }
     lines = [f"{path},{number % 2},{number // 2 % 6 * 2 + number % 2}" for number, path in enumerate(paths)]
     (tmp_path / "g.csv").write_text("\n".join(["path,label,group", *lines]))

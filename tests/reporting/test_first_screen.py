@@ -129,7 +129,7 @@ def test_vectors_are_not_shown_as_the_pictures_they_are_stored_as(tmp_path):
     """1280 numbers were 1323 dimensions and 42 x 42 pixels."""
     vectors = {"backbone": {"name": "vectors", "options": {"head": "none"}}, "dim": "features"}
     folder = measured(tmp_path, "birds/vectors/seed0", 0.8, **vectors)
-    write_yaml(folder / "encoder.yaml", {"encoder": {"dim": 1323, "image_size": 42}})
+    write_yaml(folder / "encoder.yaml", {"settings": {}, "training": {}, "encoder": {"dim": 1323, "image_size": 42}})
     space = Workspace(tmp_path, ("birds/vectors/seed0",))
     (settings,) = settings_of(gathered(space.context("own", metrics=(RECALL,), figures=(), labels={}))).values()
     assert settings["Backbone"] == "vectors (head none)"
