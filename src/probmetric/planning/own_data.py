@@ -141,7 +141,11 @@ def _damaged(table: Table) -> list[str]:
     problems = table.image.damage(MOST_OPENED) if isinstance(table.image, ImageFiles) else []
     if problems and table.on_error == "raise":
         raise listed_problems(f"{len(problems)} image(s) cannot be read; --on-error skip leaves them out:", problems)
-    return [f"{len(problems)} image(s) will be left out, since they cannot be read: {problems[0]}"] if problems else []
+    return (
+        [f"{len(problems)} image(s) will be left out, since they cannot be read: {problems[0].rstrip('.')}"]
+        if problems
+        else []
+    )
 
 
 def _check_outside(place: Path, name: str) -> None:
