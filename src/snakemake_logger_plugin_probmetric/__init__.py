@@ -22,7 +22,11 @@ _JOBS = (
     *(LogEvent.JOB_INFO, LogEvent.JOB_STARTED, LogEvent.JOB_FINISHED, LogEvent.GROUP_INFO, LogEvent.SHELLCMD),
     *(LogEvent.PROGRESS, LogEvent.RUN_INFO, LogEvent.RESOURCES_INFO),
 )
-_CHATTER = ("Assuming unrestricted", "Building DAG", "Using shell", "Conda environments", "Select jobs", "Group jobs")
+_CHATTER = (
+    *("Assuming unrestricted", "Building DAG", "Using shell", "Conda environments", "Select jobs", "Group jobs"),
+    "Touching output file",
+)
+_MADE_BEFORE = "Warning: the following output files of rule prepare"  # a dataset whose variant made it first
 
 
 class LogHandler(LogHandlerBase):
@@ -85,5 +89,6 @@ class _Linking(DefaultFormatter):
 
 def _of_a_job(record: logging.LogRecord) -> bool:
     """Whether a message is about a single job, or about how Snakemake goes to work."""
-    chatter = record.levelno == logging.INFO and str(record.msg).startswith(_CHATTER)
-    return chatter or get_event(record) in _JOBS
+    said = str(record.msg)
+    chatter = record.levelno == logging.INFO and said.startswith(_CHATTER)
+    return chatter or said.startswith(_MADE_BEFORE) or get_event(record) in _JOBS

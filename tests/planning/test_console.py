@@ -55,6 +55,8 @@ def whole_run(jobs: dict[str, int]) -> list[logging.LogRecord]:
     about = {"rule_msg": f"Run {RUN}", "rule_name": "run", "wildcards": {"run": RUN}, "reason": ""}
     return [
         message("Building DAG of jobs..."),
+        message("Warning: the following output files of rule prepare were not present when ...", logging.WARNING),
+        message("Touching output file state/train/glyphs/vmf/seed0."),
         message("Provided cores: 2", event=LogEvent.RESOURCES_INFO, cores=2),
         message("Job stats: ...", event=LogEvent.RUN_INFO, stats=jobs),
         message(" Rule: run", event=LogEvent.JOB_INFO, jobid=7, **about),
