@@ -47,6 +47,8 @@ def test_a_registered_model_is_loaded_by_name_and_only_once_registered(shop, pho
     store = f"sqlite:///{shop}/mlflow.db"
     version = mlflow.MlflowClient(store, store).get_model_version("digits-reader", "1")
     assert version.description.startswith(f"# {probmetric.load(LAPLACE).name}\n"), "the card describes it"
+    logged = mlflow.MlflowClient(store, store).search_logged_models(["1"])
+    assert [(each.name, each.status.value) for each in logged] == [("digits-reader", "READY")]
     path = next(iter(photos[1]))
     expected = probmetric.load(LAPLACE).embed(path)
     found = probmetric.load("models:/digits-reader/1").embed(path)

@@ -1,7 +1,6 @@
 """Models in MLflow's registry: a model folder with a signature, under a name, `probmetric.load("models:/name/1")`.
 
-In a local store the files lie below the artifacts' folder, `models/<name>/<digest>`; a tracking server gets them as
-artifacts of the run that made the model. The same model is registered once.
+It is logged with its files as an output of the run that made it. The same model is registered once.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from probmetric import __version__
 from probmetric.errors import ServingError
-from probmetric.io.folders import new_folder
 from probmetric.tracking import store
 
 if TYPE_CHECKING:
     import pandas as pd
     from mlflow import MlflowClient
+    from mlflow.entities import LoggedModel
 
     from probmetric.serving.model import Model
 
@@ -49,14 +48,14 @@ def register(model: Model, name: str, *, store_uri: str, artifact_root: Path, li
         version = _version_of(client, name, model.digest)
         if version is not None:
             return f"models:/{name}/{version}"
-        run = _run_of(client, model.record.name)
-        if store.is_local(store_uri):
-            source = _kept(model, artifact_root.resolve() / "models" / name / model.digest[:16], license)
-        else:
-            source, run = _sent(client, model, run, license)
+        experiment = _experiment_of(client, model, None if not store.is_local(store_uri) else artifact_root.resolve())
+        run = _run_of(client, experiment, model.record.name)
         tags = {DIGEST_TAG: model.digest, RUN_TAG: model.record.name}
         words = model.card.split("---\n", 2)[-1].strip()[:LONGEST_DESCRIPTION]  # without the card's head of YAML
-        made = client.create_model_version(name, source, run_id=run, tags=tags, description=words)
+        logged = _logged(client, model, (name, experiment, run), tags, license)
+        made = client.create_model_version(
+            name, logged.artifact_location, run_id=run, tags=tags, description=words, model_id=logged.model_id
+        )
         return f"models:/{name}/{made.version}"
 
 
@@ -68,34 +67,34 @@ def _version_of(client: MlflowClient, name: str, digest: str) -> str | None:
     return next((str(each.version) for each in versions if each.tags.get(DIGEST_TAG) == digest), None)
 
 
-def _run_of(client: MlflowClient, run: str) -> str | None:
+def _experiment_of(client: MlflowClient, model: Model, artifact_root: Path | None) -> str:
+    """Return MLflow's id of the experiment of the model's dataset; make it where there is none."""
+    name = model.record.name.partition("/")[0].partition("+")[0]
+    experiment = client.get_experiment_by_name(name)
+    place = (artifact_root / name).as_uri() if artifact_root else None
+    return str(experiment.experiment_id if experiment else client.create_experiment(name, place))
+
+
+def _run_of(client: MlflowClient, experiment: str, run: str) -> str | None:
     """Return MLflow's id of the run that made the model; None where it is not tracked."""
-    experiment = client.get_experiment_by_name(run.partition("/")[0].partition("+")[0])
-    if experiment is None:
-        return None
-    runs = client.search_runs([experiment.experiment_id], f"tags.`{RUN_TAG}` = '{run}'", max_results=1)
+    runs = client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{run}'", max_results=1)
     return runs[0].info.run_id if runs else None
 
 
-def _kept(model: Model, target: Path, license: str) -> str:
-    """Write the files below the artifacts' folder and return their folder."""
-    with new_folder(target, "registered model") as folder:
-        _write(model, folder, license)
-    return str(target)
+def _logged(
+    client: MlflowClient, model: Model, place: tuple[str, str, str | None], tags: dict[str, str], license: str
+) -> LoggedModel:
+    """Log the model with its files, as an output of the run that made it; `place`: its name, experiment and run."""
+    from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 
-
-def _sent(client: MlflowClient, model: Model, run: str | None, license: str) -> tuple[str, str]:
-    """Send the files to the server and return their address there, and the run they belong to."""
-    if run is None:
-        name = model.record.name.partition("/")[0]
-        experiment = client.get_experiment_by_name(name)
-        identity = client.create_experiment(name) if experiment is None else experiment.experiment_id
-        run = client.create_run(identity, run_name=model.record.name).info.run_id
-        client.update_run(run, status="FINISHED")  # set_terminated prints
+    name, experiment, run = place
+    logged = client.create_logged_model(experiment, name, source_run_id=run, tags=tags)
     with TemporaryDirectory() as scratch:
         _write(model, Path(scratch) / "model", license)
-        client.log_artifacts(run, str(Path(scratch) / "model"), "model")
-    return f"runs:/{run}/model", run
+        client.log_model_artifacts(logged.model_id, str(Path(scratch) / "model"))
+    if run:
+        client.log_outputs(run, [LoggedModelOutput(logged.model_id, 0)])
+    return client.finalize_logged_model(logged.model_id, LoggedModelStatus.READY)
 
 
 def _write(model: Model, target: Path, license: str) -> None:
