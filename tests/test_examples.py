@@ -9,10 +9,12 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from probmetric.cli import main, parser
+from probmetric.planning.summaries import closing_summary
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -69,6 +71,11 @@ def test_the_first_command_of_the_readme_prints_what_stands_below_it(capsys):
     assert main(command[1:]) == 0
     lines = iter(capsys.readouterr().out.splitlines())
     assert all(line in lines for line in printed.splitlines()), "in this order, others may stand between"
+
+
+def test_the_readme_shows_the_last_words_of_the_demo():
+    printed = re.findall(r"```text\n(.*?)```", README.read_text("utf-8"), re.DOTALL)[2].splitlines()
+    assert set(printed) <= set(closing_summary(SimpleNamespace(experiments=["demo"])).splitlines())
 
 
 def test_the_first_screen_of_the_readme_says_what_it_is_for_in_forty_lines():
