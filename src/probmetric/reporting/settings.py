@@ -87,7 +87,8 @@ def _settings(context: ReportContext, runs: list[RunFolder]) -> dict[str, str]:
     values |= {"Fidelity": run.fidelity.replace("_", " ")} | _of_encoder(context.trained_by(run))
     if (nested.get("backbone") or {}).get("name") == "vectors":  # stored as pictures, with zeros behind them
         values.pop("Pixels", "")
-        values.pop("Dimensions" if flat.get("dim") == "features" else "", "")
+        if flat.get("dim") == "features":
+            values.pop("Dimensions", "")
     seconds = [taken for each in runs if (taken := context.trained_by(each).times.get("training/seconds"))]
     return values | ({"Seconds of training": f"{fmean(seconds):.0f}"} if seconds else {})
 
