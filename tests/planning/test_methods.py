@@ -82,8 +82,8 @@ def test_a_borrowed_encoder_is_evaluated_as_its_base_unless_the_method_says_othe
     """K-means of thousands of people, which the base leaves out, was run for what is fitted to it."""
     base = {"like": "child", "change": {"evaluation.clustering": False, "evaluation.proxies": True}}
     fitted = {"base": "quick", "uncertainty": "laplace", "change": {"evaluation.proxies": False}}
-    found = resolve(params, methods(quick=base, fitted=fitted), Point(dataset="glyphs", method="fitted")).settings
-    assert (found.evaluation.clustering, found.evaluation.proxies) == (False, False)
+    resolved = resolve(params, methods(quick=base, fitted=fitted), Point(dataset="glyphs", method="fitted")).settings
+    assert (resolved.evaluation.clustering, resolved.evaluation.proxies) == (False, False)
 
 
 def test_an_override_of_the_fidelity_reaches_the_components(params):

@@ -62,15 +62,15 @@ def test_dvc_compares_revisions(study, workspace):
     headline.write_text(json.dumps(answered))
     run("dvc", "repro", "--quiet", folder=root)
     run("git", *identity, "commit", "-qam", "second", folder=root)
-    found = json.loads(run("dvc", "metrics", "diff", "--json", "HEAD^", "HEAD", folder=root))
-    assert found["reports/study/headline.json"]["digits.recall_at_1"]["diff"] == pytest.approx(0.125)
+    moved = json.loads(run("dvc", "metrics", "diff", "--json", "HEAD^", "HEAD", folder=root))
+    assert moved["reports/study/headline.json"]["digits.recall_at_1"]["diff"] == pytest.approx(0.125)
     table = run("dvc", "exp", "show", "--only-changed", "--no-pager", "-n", "2", folder=root)
     assert "digits.recall_at_1" in table
     assert "digits.method" not in table, "a column per number that changed"
     assert max(map(len, table.splitlines())) <= 80
     every = ["--json", "HEAD^", "HEAD", "-R", "--targets", "reports/study/metrics"]
-    found = json.loads(run("dvc", "metrics", "diff", *every, folder=root))
-    changed = {file: values for file, values in found.items() if values}
+    by_file = json.loads(run("dvc", "metrics", "diff", *every, folder=root))
+    changed = {file: values for file, values in by_file.items() if values}
     assert list(changed) == ["reports/study/metrics/glyphs-noise0.2--laplace.json"]
     ((key, value),) = changed[next(iter(changed))].items()
     assert (key, value["diff"]) == (name, pytest.approx(0.25))

@@ -48,7 +48,7 @@ def register(model: Model, name: str, *, store_uri: str, artifact_root: Path, li
         version = _version_of(client, name, model.digest)
         if version is not None:
             return f"models:/{name}/{version}"
-        experiment = _experiment_of(client, model, None if not store.is_local(store_uri) else artifact_root.resolve())
+        experiment = _experiment_of(client, model, artifact_root.resolve() if store.is_local(store_uri) else None)
         run = _run_of(client, experiment, model.record.name)
         tags = {DIGEST_TAG: model.digest, RUN_TAG: model.record.name}
         words = model.card.split("---\n", 2)[-1].strip()[:LONGEST_DESCRIPTION]  # without the card's head of YAML
