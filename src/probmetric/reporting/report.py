@@ -102,14 +102,13 @@ def write_tables(contents: Contents) -> list[Path]:
 
 
 def markdown(contents: Contents) -> str:
-    """Return GitHub-flavoured Markdown: claims if any ran, a table per dataset and noise rate, published numbers."""
+    """Return GitHub-flavoured Markdown: a table per dataset and noise rate, published numbers, claims if any ran."""
     context = contents.context
-    blocks = [f"# {escape_markdown(context.title or context.name)}"]
-    claims = board.board(context, contents.findings)
-    blocks += ["## Claims", *board.markdown(claims, context.label)] if claims.lines else []
-    blocks += tables.markdown(contents.table)
+    blocks = [f"# {escape_markdown(context.title or context.name)}", *tables.markdown(contents.table)]
     if contents.published:
         blocks += ["## Published and ours", *comparing.markdown(contents.published, context.label)]
+    claims = board.board(context, contents.findings)
+    blocks += ["## Claims", *board.markdown(claims, context.label)] if claims.lines else []
     return "\n\n".join(blocks) + "\n"
 
 
