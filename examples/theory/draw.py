@@ -18,8 +18,8 @@ from PIL import Image
 
 from probmetric.io import atomic_path, read_json, write_text
 from probmetric.io.folders import claim_folder
+from probmetric.reporting.experiment import sign
 from probmetric.reporting.figures import save
-from probmetric.reporting.record import sign
 
 FIGURES = {
     module.__name__: module.draw

@@ -15,7 +15,7 @@ import yaml
 from fabricated_runs import gathered
 
 from probmetric.reporting import report
-from probmetric.reporting.plots import write_plots
+from probmetric.reporting.report import write_plots
 from probmetric.reporting.tables import result_table
 
 ROOT = Path(__file__).parents[2]

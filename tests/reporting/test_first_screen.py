@@ -14,8 +14,7 @@ from fabricated_runs import Workspace, gathered, write_prepared, write_run
 from probmetric.data.manifest import read_table, values_of, write_manifest
 from probmetric.io import content_digest, read_yaml, write_json, write_tensors, write_yaml
 from probmetric.metrics.statistics import Sample
-from probmetric.reporting.answers import _lead, answers, gain_over, headlines
-from probmetric.reporting.certified import Promise
+from probmetric.reporting.answers import Promise, _lead, answers, gain_over, headlines
 from probmetric.reporting.figures import histograms, montages
 from probmetric.reporting.figures.montages import RIGHT, WRONG, Album
 from probmetric.reporting.page import render
@@ -98,8 +97,11 @@ def test_promises_of_two_risks_are_not_compared_in_silence():
     assert _lead(best, alone) == f"{first}."
     assert _lead(best, replace(alone, risk=0.1)) == f"{first}, for a promise of 10 % in place of 5 %."
     assert _lead(best, None) == "Of 100 questions 77 are answered, 4 of them wrong."
-    told = {0.0: "0", 0.4: "0.4", 1.0: "1", 1.24: "1.2", 1.6: "2"}
-    assert [Promise(50, wrong, 0.1, 0.9).numbers.split()[3] for wrong in told] == list(told.values())
+    told = {0.0: "0", 0.4: "fewer than 1", 0.96: "fewer than 1", 1.0: "1", 1.6: "2"}
+    numbers = [f"50 are answered, {count} of them wrong" for count in told.values()]
+    assert [Promise(50, wrong, 0.1, 0.9).numbers for wrong in told] == numbers
+    few = replace(alone, wrong=0.4)
+    assert _lead(best, few).endswith("Frozen features alone: 71 and fewer than 1.")
 
 
 def test_what_frozen_features_cannot_vary_in_is_not_a_sample():

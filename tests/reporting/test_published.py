@@ -15,10 +15,17 @@ from probmetric.io import FileError, write_json, write_yaml
 from probmetric.metrics import metric_names
 from probmetric.planning.declared import dataset_names
 from probmetric.planning.experiments import load_experiment
+from probmetric.reporting import published
 from probmetric.reporting.comparison import Cell
 from probmetric.reporting.page import render
-from probmetric.reporting.published import COLUMNS, UNITS, PublishedNumber, comparing, load_published
-from probmetric.reporting.published.comparing import PublishedComparison, compare_published
+from probmetric.reporting.published import (
+    COLUMNS,
+    UNITS,
+    PublishedComparison,
+    PublishedNumber,
+    compare_published,
+    load_published,
+)
 from probmetric.reporting.report import contents_of, write_tables
 from probmetric.reporting.results import plays
 from probmetric.reporting.tables import result_table
@@ -74,31 +81,31 @@ def test_published_numbers_stand_beside_ours(context, numbers):
 
 def test_ours_are_shown_in_the_unit_and_digits_of_the_paper(context, numbers):
     percent, fraction, *_ = compare_published(context, numbers)
-    assert comparing.printed(percent.published) == "72.0 ± 1.0"
-    assert comparing.ours(percent) == f"{100 * percent.ours.mean:.1f} ± {100 * percent.ours.half_width:.1f}"
-    assert comparing.judged(percent) == f"{100 * percent.difference:+.1f}, inside"
-    assert comparing.printed(fraction.published) == "0.10"
-    assert re.fullmatch(r"\+0\.6\d, outside", comparing.judged(fraction))
+    assert published.printed(percent.published) == "72.0 ± 1.0"
+    assert published.ours(percent) == f"{100 * percent.ours.mean:.1f} ± {100 * percent.ours.half_width:.1f}"
+    assert published.judged(percent) == f"{100 * percent.difference:+.1f}, inside"
+    assert published.printed(fraction.published) == "0.10"
+    assert re.fullmatch(r"\+0\.6\d, outside", published.judged(fraction))
     assert percent.published.heading == "Recall@1 ↑ [%]"
 
 
 def test_every_format_shows_them(context, numbers):
     found = compare_published(context, numbers)
-    text = "\n\n".join(comparing.markdown(found, context.label))
+    text = "\n\n".join(published.markdown(found, context.label))
     line = next(line for line in text.splitlines() if line.startswith(r"| PA \[22\] | ProxyNCA++ |"))
     assert re.search(r"\| 0\.10 \| 0\.7\d ± 0\.\d+ \(\+0\.6\d, outside\) \|", line)
     assert "### digits, 20 % label noise" in text
     assert re.search(r"^\| HIST \| – \|.* 0\.5 \| not run \|", text, re.MULTILINE)
-    rows = list(csv.DictReader(io.StringIO(comparing.csv_text(found))))
+    rows = list(csv.DictReader(io.StringIO(published.csv_text(found))))
     assert [row["published_in_interval"] for row in rows] == ["yes", "no", "not run", "not run", "not measured"]
     assert rows[3]["ours"] == ""
 
 
 def test_a_row_is_a_line_and_metrics_stand_side_by_side(context, numbers):
     found = compare_published(context, numbers)
-    blocks = comparing.blocks(found)
+    blocks = published.blocks(found)
     assert list(blocks) == ["digits", "digits, 20 % label noise"]
-    assert comparing.headings(found, "digits") == ["Recall@1 ↑ [%]", "Recall@1 ↑", "MRR ↑"]
+    assert published.headings(found, "digits") == ["Recall@1 ↑ [%]", "Recall@1 ↑", "MRR ↑"]
     assert [row for row, _ in blocks["digits"]] == ["Deterministic", "PA [22]", "HIST"]
     assert list(next(iter(blocks["digits"].values()))) == ["Recall@1 ↑ [%]", "MRR ↑"]
 
@@ -136,8 +143,8 @@ def test_the_difference_of_protocols_stands_beside_the_number(tmp_path, selectio
     (item,) = compare_published(context, [number_of()])
     assert ours in item.protocol
     assert "best test epoch" in item.protocol
-    assert item.protocol in comparing.judged(item)
-    assert item.protocol in comparing.csv_text([item])
+    assert item.protocol in published.judged(item)
+    assert item.protocol in published.csv_text([item])
     assert ("These leak, as published" in render(contents_of(context))) == (selection == "as_published")
 
 
@@ -183,7 +190,7 @@ def test_every_fidelity_and_override_has_its_own_line(tmp_path, numbers):
     context = context_of(tmp_path, methods)
     found = [item.method for item in compare_published(context, numbers[:1])]
     assert found == list(methods[:2])
-    (block,) = comparing.blocks(compare_published(context, numbers[:1])).values()
+    (block,) = published.blocks(compare_published(context, numbers[:1])).values()
     assert len(block) == 2
 
 
@@ -359,7 +366,7 @@ def test_papers_that_quote_the_same_row_print_the_same_numbers():
         if number.table in ("nivmf/table2", "nir/table2", "pfml/table1"):
             name, _, network = number.row.rpartition(", ")
             row = (SPELLINGS.get(name, name), SPELLINGS.get(network, network))
-            quoted.setdefault((*row, number.title, number.metric), {})[number.table] = comparing.printed(number)
+            quoted.setdefault((*row, number.title, number.metric), {})[number.table] = published.printed(number)
     repeated = {place: found for place, found in quoted.items() if len(found) > 1}
     differing = {place for place, found in repeated.items() if len(set(found.values())) > 1}
     assert len(repeated) == 108
@@ -405,4 +412,4 @@ def test_papers_that_quote_the_same_row_print_the_same_numbers():
 )
 def test_numbers_checked_by_eye_against_the_papers(table, row, dataset, metric, printed):
     found = [n for n in SHIPPED if (n.table, n.row, n.datasets[0], n.metric) == (table, row, dataset, metric)]
-    assert [comparing.printed(number) for number in found] == [printed]
+    assert [published.printed(number) for number in found] == [printed]

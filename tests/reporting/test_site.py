@@ -11,8 +11,8 @@ from fabricated_runs import RUNS, Workspace, gathered
 
 from probmetric.cli import main
 from probmetric.io import FileError
+from probmetric.reporting.experiment import sign
 from probmetric.reporting.figures import draw
-from probmetric.reporting.record import sign
 from probmetric.reporting.report import contents_of, write_page, write_tables
 from probmetric.reporting.site import Page, target, write_site
 

@@ -13,7 +13,7 @@ from probmetric.io import FileError, read_json, write_json, write_tensors, write
 from probmetric.planning.expansion import plan_experiment
 from probmetric.planning.plans import ReportPlan
 from probmetric.planning.workflow import WorkflowPlan
-from probmetric.reporting.record import read_record
+from probmetric.reporting.experiment import REPORTS, signed_record
 from probmetric.reporting.report import make_report
 from probmetric.reporting.results import read_results
 from probmetric.runs import identity
@@ -293,7 +293,7 @@ def test_stale_results_are_in_no_table(other_code):
     plan = experiment(*runs)
     make_report(plan)
     assert set(read_results(Path("reports/small"))["seed"]) == {1}
-    assert read_record("small")["stale"] == {runs[0].name: "probmetric.losses.arcface changed"}
+    assert signed_record(REPORTS / "small")["stale"] == {runs[0].name: "probmetric.losses.arcface changed"}
 
 
 def test_the_guide_of_a_loss_counts_as_its_code():

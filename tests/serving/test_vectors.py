@@ -182,7 +182,7 @@ def test_a_gallery_that_is_always_right_has_a_certificate_and_a_page(tmp_path):
     certificate = gallery.certify(risk=0.05)
     assert (certificate.coverage, certificate.errors, certificate.queries) == (1.0, 0, 300)
     page = write_page(gallery, tmp_path / "page.html", "always right", lambda text: None).read_text()
-    assert "Of 100 questions 100 are answered, 0.0 of them wrongly" in page
+    assert "Of 100 questions 100 are answered, 0 of them wrongly" in page
 
 
 def test_the_page_names_one_picture_under_two_labels(tmp_path):

@@ -17,10 +17,9 @@ from probmetric.metrics import write_tables
 from probmetric.planning.workflow import write_schemas
 from probmetric.registry import write_catalogue
 from probmetric.reporting.claims.board import write_tables as write_claims
-from probmetric.reporting.experiment import ReportContext
+from probmetric.reporting.experiment import ReportContext, sign
 from probmetric.reporting.figures import draw
 from probmetric.reporting.recommended import recommendation
-from probmetric.reporting.record import sign
 from probmetric.serving.vectors import is_vectors
 
 REPORTS = Path("reports")

@@ -7,12 +7,16 @@ them wrongly (means over the seeds that hold one), and whether training paid.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import pandas as pd
 
+from probmetric.io import present
 from probmetric.metrics import direction
 from probmetric.metrics.statistics import (
     LEVEL,
@@ -23,13 +27,86 @@ from probmetric.metrics.statistics import (
     paired_test,
     shared_unit_variance,
 )
-from probmetric.reporting.certified import Promise
 from probmetric.reporting.experiment import ReportContext
-from probmetric.reporting.figures._data import by_group
 from probmetric.reporting.recommended import Candidate
 from probmetric.reporting.settings import frozen_baselines
 from probmetric.reporting.tables import groups, number
-from probmetric.reporting.words import listed
+from probmetric.reporting.words import count_words, group_title, listed
+from probmetric.runs.folder import RunFolder
+from probmetric.trust.certificates import Certificate
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What the certificates of a method's seeds promise, of 100 questions.
+
+    Attributes:
+        answered: how many are answered; 0 where nothing can be certified.
+        wrong: how many of these answers are wrong.
+        risk: largest share of wrong answers among those given.
+        confidence: chance that this holds.
+    """
+
+    answered: float
+    wrong: float
+    risk: float
+    confidence: float
+
+    @classmethod
+    def of(cls, runs: Sequence[RunFolder]) -> Promise | None:
+        """Return the mean over the runs that hold a certificate of their own embeddings; None without one."""
+        made = [certificate for run in runs if (certificate := certificate_of(run))]
+        if not made:
+            return None
+        answered, wrong = (100 * fmean(getattr(c, name) / c.queries for c in made) for name in ("answered", "errors"))
+        return cls(answered, wrong, max(c.risk for c in made), min(c.confidence for c in made))
+
+    @property
+    def numbers(self) -> str:
+        """Return words such as `77 are answered, 4 of them wrong`."""
+        return f"{count_words(self.answered)} are answered, {count_words(self.wrong)} of them wrong"
+
+
+def certificate_of(run: RunFolder) -> Certificate | None:
+    """Return a run's certificate; None without one, or where it is of embeddings that are no more."""
+    if not present(run.certificate_file):
+        return None
+    certificate = Certificate.load(run.certificate_file)
+    return certificate if certificate.gallery == run.digest_of(run.embeddings_file("test")) else None
+
+
+@dataclass(frozen=True)
+class Held:
+    """A run's certificate in words, and its page, relative to the report."""
+
+    seed: int
+    text: str
+    page: str
+
+
+def certificates(context: ReportContext) -> dict[str, dict[str, list[Held]]]:
+    """Return title of the dataset -> label of the method -> certificates of its runs, by seed."""
+    held: dict[str, dict[str, list[Held]]] = {}
+    for run in sorted(context.runs, key=lambda run: run.key):
+        if present(run.certificate_file):
+            methods = held.setdefault(group_title(run.key.group), {})
+            page = quote(os.path.relpath(run.certificate_page, context.folder), safe="/+=")
+            methods.setdefault(context.label(run.key.variant), []).append(Held(run.key.seed, _words(run), page))
+    return held
+
+
+def _words(run: RunFolder) -> str:
+    certificate = certificate_of(run)
+    if certificate is None:
+        return "of embeddings that are no more; certify again"
+    wanted = f"{100 * certificate.risk:g} % of the answers given are wrong"
+    if certificate.threshold is None:
+        return f"nothing was certified: more than {wanted} at every doubt, or too few images to tell"
+    return (
+        f"at most {wanted}, with confidence {100 * certificate.confidence:g} %; {100 * certificate.coverage:.0f} % of "
+        f"the queries are answered, by {certificate.score.replace('_', ' ')}; valid for {certificate.valid_for}"
+    )
+
 
 FLOOR_METHODS = ("raw_pixels", "untrained", "pixel_noise", "pixel_contrast")
 NAMED = 4
@@ -39,7 +116,8 @@ NAMED = 4
 class Answer:
     """Which method is best on one dataset, in sentences.
 
-    `floor` says that it learns nothing. `validation_classes` is how many classes chose it, 0 where its test images did.
+    `mean` is its first metric, `value` the same in words. `floor` says that it learns nothing. `validation_classes` is
+    how many classes chose it, 0 where its test images did.
     """
 
     data: str
@@ -52,6 +130,7 @@ class Answer:
     significance: str = ""
     floor: bool = False
     validation_classes: int = 0
+    mean: float = math.nan
 
 
 def answers(table: pd.DataFrame, recommended: Mapping[str, Candidate] | None = None) -> list[Answer]:
@@ -76,7 +155,9 @@ def _answer(title: str, methods: Sequence[Any], recommended: Candidate | None) -
     validated = [cell for cell in ranked if recommended and cell.method == recommended.method]
     named, leader = validated[0] if validated else ranked[0], ranked[0]
     value = number(named) if named.seeds > 1 else f"{number(named)} (one seed)"
-    answer = Answer(data, title, named.method, named.label, value, metric, "The only method with a finished run.")
+    answer = Answer(
+        data, title, named.method, named.label, value, metric, "The only method with a finished run.", mean=named.mean
+    )
     if len(ranked) == 1:
         return answer
     if named is leader:
@@ -137,37 +218,37 @@ class Headline:
         lead: how many questions the best method answers, and the frozen features.
         promise: what holds for new questions.
         step: whether training paid.
+        best: what the certificates of the best method promise; None without one.
     """
 
     lead: str
     promise: str
     step: str
+    best: Promise | None
 
 
 def headlines(context: ReportContext, answers: Sequence[Answer]) -> dict[str, Headline]:
     """Return title of the dataset -> its first sentences."""
-    frozen, methods = frozen_baselines(context), by_group(context)
+    frozen = frozen_baselines(context)
     told = {}
     for answer in answers:
-        runs = methods.get(answer.data, {})
+        runs = context.methods.get(answer.data, {})
         best = Promise.of(runs.get(answer.method, ()))
         baseline = frozen.get(answer.data)
         alone = Promise.of(runs[baseline]) if baseline else None
         lead = _lead(best, alone if answer.method != baseline else None)
-        told[answer.title] = Headline(lead, _held(best), _step(context, answer, baseline))
+        told[answer.title] = Headline(lead, _held(best), _step(context, answer, baseline), best)
     return told
 
 
-def in_numbers(context: ReportContext, table: pd.DataFrame, answers: Sequence[Answer]) -> dict[str, dict[str, Any]]:
+def in_numbers(metric: str, answers: Sequence[Answer], told: Mapping[str, Headline]) -> dict[str, dict[str, Any]]:
     """Return dataset -> what `headline.json` says: the method named, its first metric, what is answered and wrong."""
-    first, methods = context.metrics[0], by_group(context)
-    rows = table[table["metric"] == first].set_index(["data", "method"])["mean"]
-    told = {}
+    numbers: dict[str, dict[str, Any]] = {}
     for answer in (each for each in answers if each.method):
-        best = Promise.of(methods[answer.data][answer.method])
-        numbers = {"answered": round(best.answered, 1), "wrong": round(best.wrong, 1)} if best else {}
-        told[answer.data] = {"method": answer.method, first.split("/")[-1]: rows[answer.data, answer.method]} | numbers
-    return told
+        numbers[answer.data] = {"method": answer.method, metric.split("/")[-1]: answer.mean}
+        if best := told[answer.title].best:
+            numbers[answer.data] |= {"answered": round(best.answered, 1), "wrong": round(best.wrong, 1)}
+    return numbers
 
 
 def _lead(best: Promise | None, alone: Promise | None) -> str:
@@ -179,7 +260,8 @@ def _lead(best: Promise | None, alone: Promise | None) -> str:
         return f"Of 100 questions {best.numbers}."
     promises = f", for a promise of {100 * alone.risk:g} % in place of {100 * best.risk:g} %"
     other = promises if alone.risk != best.risk else ""
-    return f"Of 100 questions {best.numbers}. Frozen features alone: {alone.answered:.0f} and {alone.wrong:.0f}{other}."
+    frozen = f"{count_words(alone.answered)} and {count_words(alone.wrong)}"
+    return f"Of 100 questions {best.numbers}. Frozen features alone: {frozen}{other}."
 
 
 def _held(promise: Promise | None) -> str:

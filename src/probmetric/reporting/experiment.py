@@ -1,16 +1,20 @@
-"""What a report is about: the runs an experiment asks for, what they measured, and where files lie."""
+"""What a report is about: the runs an experiment asks for, what they measured, and where files lie.
+
+A finished report is signed, last of all, in `reports/<experiment>/page.json`: what it was made from and what it is,
+{"stale": {run: why it is left out}, "files": {name: SHA-256}}.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from probmetric.reporting.record import REPORTS, read_record
+from probmetric.io import FileError, present, read_json, sha256_file, write_json
 from probmetric.reporting.results import Measured, Series, by_method, read_results
 from probmetric.reporting.words import override_words
 from probmetric.runs.folder import RunFolder
@@ -18,6 +22,32 @@ from probmetric.runs.names import RESULTS, RunKey, override_items
 
 if TYPE_CHECKING:
     from probmetric.planning.plans import ReportPlan
+
+REPORTS = Path("reports")
+PAGE = "page.json"
+REPORT = "make the experiment's report again"
+
+
+def sign(folder: Path, stale: Mapping[str, str] | None = None) -> None:
+    """Say what lies in the report `folder`, which is made without the `stale` runs (run -> why)."""
+    paths = sorted([*folder.glob("[!.]*"), *folder.glob("figures/[!.]*"), *folder.glob("metrics/[!.]*")])
+    files = {str(path.relative_to(folder)): sha256_file(path) for path in paths if path.is_file() and path.name != PAGE}
+    write_json(folder / PAGE, {"stale": dict(stale or {}), "files": files})
+
+
+def signed_record(folder: Path, fix: str = REPORT, only: Collection[str] = ()) -> dict[str, Any]:
+    """Return the record of the report in `folder`, after a check of its files (of some `only`); empty without one.
+
+    Raises:
+        FileError: a file is missing, or not as it was when the report was signed; says to `fix` it.
+    """
+    record: dict[str, Any] = {"stale": {}, "files": {}}
+    if present(folder / PAGE):
+        record |= read_json(folder / PAGE, fix, dict[str, dict[str, str]])
+    for name, digest in record["files"].items():
+        if (not only or name in only) and sha256_file(folder / name) != digest:
+            raise FileError(f"{folder / name} was damaged or edited since it was written; {fix}.")
+    return record
 
 
 @dataclass(frozen=True)
@@ -74,7 +104,7 @@ class ReportContext:
             tuple(rest.pop("metrics")),
             REPORTS / plan.experiment,
             prepared=Path(rest.pop("prepared")),
-            stale=read_record(plan.experiment)["stale"] if stale is None else stale,
+            stale=signed_record(REPORTS / plan.experiment, only=["runs.parquet"])["stale"] if stale is None else stale,
             **(rest | {"figures": tuple(rest.get("figures", ()))}),
         )
 
@@ -103,6 +133,14 @@ class ReportContext:
         """Finished runs of this experiment that its report shows, in the experiment's order."""
         shown = [key.run for key in self.expected if key.run not in self.stale]
         return [run for name in shown if (run := RunFolder(self.results / name)).finished]
+
+    @functools.cached_property
+    def methods(self) -> dict[str, dict[str, list[RunFolder]]]:
+        """Dataset (noise included) -> method -> its finished runs, in the experiment's order."""
+        groups: dict[str, dict[str, list[RunFolder]]] = {}
+        for run in self.runs:
+            groups.setdefault(run.key.group, {}).setdefault(run.key.variant, []).append(run)
+        return groups
 
     def trained_by(self, run: RunFolder) -> RunFolder:
         """Return the run that trained the encoder of `run`: itself, or the one whose encoder it uses."""

@@ -28,15 +28,14 @@ from PIL import Image
 
 from probmetric.data.manifest import SUMMARY, read_summary
 from probmetric.io import FileError, check_readable, of_kind, present, read_json, read_text
-from probmetric.reporting import certified, questions, tables, uncertainty
-from probmetric.reporting.answers import Answer, answers, headlines
+from probmetric.reporting import published, questions, tables, uncertainty
+from probmetric.reporting.answers import Answer, Headline, Held, answers, certificates, headlines
 from probmetric.reporting.claims import Finding, board
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import STANDING
-from probmetric.reporting.published import comparing
 from probmetric.reporting.recommended import Candidate, recommended
 from probmetric.reporting.settings import HOW_TO_ADD_FROZEN, frozen_baselines, settings_of
-from probmetric.reporting.words import chance_words, group_title, override_words
+from probmetric.reporting.words import chance_words, group_title, override_words, value_words
 from probmetric.runs.folder import flatten
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -60,17 +59,12 @@ class Contents:
     context: ReportContext
     table: pd.DataFrame
     findings: Sequence[Finding]
-    published: Sequence[comparing.PublishedComparison]
+    published: Sequence[published.PublishedComparison]
 
     @functools.cached_property
-    def trust(self) -> dict[str, list[uncertainty.Trust]]:
-        """Title of the dataset -> judgement of every method's uncertainty."""
-        return uncertainty.trust(self.context)
-
-    @functools.cached_property
-    def certificates(self) -> dict[str, dict[str, list[certified.Held]]]:
+    def certificates(self) -> dict[str, dict[str, list[Held]]]:
         """Title of the dataset -> label of the method -> certificates of its runs."""
-        return certified.certificates(self.context)
+        return certificates(self.context)
 
     @functools.cached_property
     def recommended(self) -> dict[str, Candidate]:
@@ -81,6 +75,16 @@ class Contents:
     def answers(self) -> list[Answer]:
         """Return which method to take, of every dataset."""
         return answers(self.table, self.recommended)
+
+    @functools.cached_property
+    def headlines(self) -> dict[str, Headline]:
+        """Return title of the dataset -> its first sentences."""
+        return headlines(self.context, self.answers)
+
+    @functools.cached_property
+    def scores(self) -> dict[str, list[uncertainty.ScoreTable]]:
+        """Title of the dataset -> what tells a wrong answer."""
+        return uncertainty.score_tables(self.context)
 
     @functools.cached_property
     def browsers(self) -> list[questions.Browser]:
@@ -153,10 +157,9 @@ def _script() -> dict[str, str]:
 
 
 def _answer(contents: Contents) -> Values:
-    cards = contents.answers
     return {
-        "answers": cards,
-        "headlines": headlines(contents.context, cards),
+        "answers": contents.answers,
+        "headlines": contents.headlines,
         "browsers": {browser.title: browser for browser in contents.browsers},
         "cautions": contents.cautions,
         "certificates": contents.certificates,
@@ -175,20 +178,18 @@ def _labels(contents: Contents) -> Values | None:
 
 
 def _uncertainty(contents: Contents) -> Values | None:
-    thresholds = {"auroc": uncertainty.LEAST_AUROC, "ece": uncertainty.LARGEST_ECE}
-    shown = {"trust": contents.trust, "certificates": contents.certificates, "thresholds": thresholds}
-    return shown | {"questions": uncertainty.QUESTIONS} if contents.trust else None
+    judged = uncertainty.trust(contents.context)
+    shown = {"trust": judged, "certificates": contents.certificates, "texts": uncertainty}
+    return shown if judged else None
 
 
 def _added(contents: Contents) -> Values | None:
-    scores = uncertainty.score_tables(contents.context)
-    errors = {title: table for title, tables in scores.items() for table in tables if table.adds}
+    errors = {title: table for title, tables in contents.scores.items() for table in tables if table.adds}
     return {"scores": errors} if errors else None
 
 
 def _scores(contents: Contents) -> Values | None:
-    scores = uncertainty.score_tables(contents.context)
-    return {"scores": scores} if scores else None
+    return {"scores": contents.scores} if contents.scores else None
 
 
 def _tables(contents: Contents) -> Values:
@@ -219,7 +220,7 @@ def _claims(contents: Contents) -> Values | None:
 def _published(contents: Contents) -> Values | None:
     measured = {item.published.title for item in contents.published if item.ours}
     shown = [item for item in contents.published if item.published.title in measured]
-    return {"blocks": comparing.blocks(shown), "published": shown, "texts": comparing} if shown else None
+    return {"blocks": published.blocks(shown), "published": shown, "texts": published} if shown else None
 
 
 def _sure(contents: Contents) -> Values | None:
@@ -284,16 +285,12 @@ def _dataset(context: ReportContext, data: str) -> Values:
         "splits": {
             name: f"{counts['images']:,} images, {counts['classes']} classes" for name, counts in splits.items()
         },
-        "noise": ", ".join(f"{name.replace('_', ' ')} {_shown(value)}" for name, value in noise.items())
+        "noise": ", ".join(f"{name.replace('_', ' ')} {value_words(value) or '–'}" for name, value in noise.items())
         if isinstance(noise, dict)
         else "",
         "notes": of_kind(summary.get("notes", []), list[str], folder / SUMMARY, fix),
         "digest": next((str(run.find("data_digest", default="")) for run in context.runs if run.key.data == data), ""),
     }
-
-
-def _shown(value: Any) -> str:
-    return "–" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _settings(contents: Contents) -> Values | None:

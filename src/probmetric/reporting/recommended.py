@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from probmetric.config import ConfigError
 from probmetric.metrics.statistics import mean_interval
 from probmetric.reporting.experiment import ReportContext
-from probmetric.reporting.figures._data import by_group
 from probmetric.reporting.settings import frozen_baselines
 from probmetric.retrieval.measures import retrieval_per_query
 from probmetric.runs.folder import RunFolder
@@ -85,7 +84,7 @@ def candidates(context: ReportContext) -> dict[str, list[Candidate]]:
     """
     frozen = frozen_baselines(context)
     judged_of: dict[str, list[Candidate]] = {}
-    for data, methods in by_group(context).items():
+    for data, methods in context.methods.items():
         judged = {variant: tuple(filter(_validates, runs)) for variant, runs in methods.items()}
         splits = {variant: {run.key.data for run in runs} for variant, runs in judged.items()}
         every = set().union(*splits.values())

@@ -1,23 +1,31 @@
-"""Make a report in one process: read the runs once, write the long table, tables, plots, figures and the page."""
+"""Make a report in one process: read the runs once, write the long table, tables, plots, figures and the page.
+
+Tables that `dvc plots show` and `dvc plots diff` read have the same names in every revision:
+
+    plots/means.csv                            name, one column per metric of the table (template bar_horizontal)
+    plots/validation/<data>--<method>.csv      epoch, validation_metric, mean over seeds
+    plots/sparsification/<data>--<method>.csv  removed, accuracy, mean over seeds
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from probmetric.io import present, write_json, write_text
 from probmetric.reporting import claims, published, tables
 from probmetric.reporting.answers import in_numbers
 from probmetric.reporting.claims import board
 from probmetric.reporting.claims.testing import evaluate_claims
-from probmetric.reporting.experiment import ReportContext
+from probmetric.reporting.experiment import ReportContext, sign
 from probmetric.reporting.figures import draw_all
+from probmetric.reporting.figures._data import mean_curve
 from probmetric.reporting.page import Contents, render
-from probmetric.reporting.plots import write_plots
-from probmetric.reporting.published import comparing
-from probmetric.reporting.record import sign
-from probmetric.reporting.results import collect, write_results
+from probmetric.reporting.results import collect, method_file_name, write_results
 from probmetric.reporting.words import escape_markdown
 from probmetric.runs.folder import STEPS, RunFolder
 
@@ -81,7 +89,7 @@ def contents_of(context: ReportContext) -> Contents:
         context,
         tables.result_table(context),
         evaluate_claims(context, claims.load_claims()),
-        comparing.compare_published(context, published.load_published()),
+        published.compare_published(context, published.load_published()),
     )
 
 
@@ -93,11 +101,11 @@ def write_tables(contents: Contents) -> list[Path]:
         "table.csv": tables.csv_text(contents.table),
         "table.tex": tables.latex(contents.table, context.title or context.name),
         "claims.csv": board.csv_text(contents.findings),
-        "published.csv": comparing.csv_text(contents.published),
+        "published.csv": published.csv_text(contents.published),
     }
     for name, text in texts.items():
         write_text(context.folder / name, text)
-    write_json(context.folder / "headline.json", in_numbers(context, contents.table, contents.answers))
+    write_json(context.folder / "headline.json", in_numbers(context.metrics[0], contents.answers, contents.headlines))
     return [context.folder / name for name in texts] + write_plots(context, contents.table)
 
 
@@ -106,7 +114,7 @@ def markdown(contents: Contents) -> str:
     context = contents.context
     blocks = [f"# {escape_markdown(context.title or context.name)}", *tables.markdown(contents.table)]
     if contents.published:
-        blocks += ["## Published and ours", *comparing.markdown(contents.published, context.label)]
+        blocks += ["## Published and ours", *published.markdown(contents.published, context.label)]
     claims = board.board(context, contents.findings)
     blocks += ["## Claims", *board.markdown(claims, context.label)] if claims.lines else []
     return "\n\n".join(blocks) + "\n"
@@ -116,4 +124,44 @@ def write_page(contents: Contents) -> Path:
     """Write index.html; figures that have been drawn are embedded, those that have not are named as missing."""
     path = contents.context.folder / "index.html"
     write_text(path, render(contents))
+    return path
+
+
+def write_plots(context: ReportContext, table: pd.DataFrame) -> list[Path]:
+    """Write the CSV files of an experiment, its `table` among them, below the report's plots/; return their paths."""
+    folder = context.folder / "plots"
+    paths = [_write(folder / "means.csv", _means(context, table))]
+    for kind in ("validation", "sparsification"):
+        (folder / kind).mkdir(exist_ok=True)  # DVC wants them, also where nothing was trained
+    for data, methods in context.methods.items():
+        for variant, runs in methods.items():
+            name = f"{method_file_name(data, variant)}.csv"
+            for kind, points in {"validation": _validation(runs), "sparsification": _sparsification(runs)}.items():
+                if len(points):
+                    paths.append(_write(folder / kind / name, points))
+    return paths
+
+
+def _means(context: ReportContext, table: pd.DataFrame) -> pd.DataFrame:
+    finished = table[table["finished"] > 0]
+    names = finished["data"] + "/" + finished["method"]
+    means = finished.assign(name=names).pivot(index="name", columns="metric", values="mean")
+    means = means.reindex(index=names.unique(), columns=list(context.metrics)).dropna(how="all").reset_index()
+    return means.rename(columns=lambda name: name.replace("/", "_"))
+
+
+def _validation(runs: Sequence[RunFolder]) -> pd.DataFrame:
+    rows = [(row.get("epoch"), row.get("val_metric")) for run in runs for row in run.history]
+    points = pd.DataFrame(rows, columns=["epoch", "validation_metric"], dtype=float).dropna()
+    return points.astype({"epoch": int}).groupby("epoch", as_index=False).mean()
+
+
+def _sparsification(runs: Sequence[RunFolder]) -> pd.DataFrame:
+    curve = mean_curve([run.curves.get("sparsification") for run in runs], "removed", "accuracy", points=50)
+    removed, accuracy = ([], []) if curve is None else curve
+    return pd.DataFrame({"removed": removed, "accuracy": accuracy})
+
+
+def _write(path: Path, points: pd.DataFrame) -> Path:
+    write_text(path, points.to_csv(index=False, lineterminator="\n"))
     return path

@@ -19,8 +19,8 @@ from urllib.parse import unquote, urlsplit
 
 from probmetric.io import FileError, read_json, read_text, write_text
 from probmetric.io.folders import check_replaceable, new_folder
+from probmetric.reporting.experiment import PAGE, REPORT, signed_record
 from probmetric.reporting.page import environment
-from probmetric.reporting.record import PAGE, REPORT, check_signed
 
 GENERATOR = "probmetric publish"
 SITE = "site of reports"
@@ -87,9 +87,9 @@ def write_site(reports: Path, site: Path) -> Path:
     if not pages and not figures:
         raise FileError(f"{reports} holds no page yet; `snakemake` makes those of the experiments in params.yaml.")
     check_replaceable(site, SITE, [reports])
-    check_signed(reports / "theory", _DRAW)
+    signed_record(reports / "theory", _DRAW)
     for page in pages:
-        check_signed(page.parent)
+        signed_record(page.parent)
     with new_folder(site, SITE, [reports]) as new:
         experiments = [_experiment(page, reports, new) for page in pages]
         theory = [_figure(words, reports, new) for words in figures]

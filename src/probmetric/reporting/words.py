@@ -54,6 +54,11 @@ def component_words(name: str, options: Mapping[str, Any]) -> str:
     return f"{name} ({words})" if words else name
 
 
+def count_words(number: float) -> str:
+    """Return `4`; of a mean between 0 and 1 `fewer than 1`."""
+    return "fewer than 1" if 0 < number < 1 else f"{number:.0f}"
+
+
 def chance_words(probability: float) -> str:
     """Return `0.87`; in place of 1.00 and 0.00 `>0.99` and `<0.01`, since no answer is certain."""
     text = f"{probability:.2f}"

@@ -23,6 +23,7 @@ from probmetric.io import write_text
 from probmetric.metrics.calibration import reliability
 from probmetric.metrics.ood import auroc
 from probmetric.metrics.selective import accuracy_by_coverage
+from probmetric.reporting.words import count_words
 from probmetric.retrieval import retrieval_metrics, search
 from probmetric.serving.gallery import Gallery
 from probmetric.serving.vectors import Vectors
@@ -162,8 +163,8 @@ def _lead(contents: Contents) -> str:
     else:
         wrong = 100 * best.coverage * best.errors / max(best.answered, 1)
         promise = (
-            f"Of 100 questions {100 * best.coverage:.0f} are answered, {wrong:.1f} of them wrongly: at most "
-            f"{100 * best.risk:g} % of the answers given are wrong, with confidence {best.confidence:g}."
+            f"Of 100 questions {count_words(100 * best.coverage)} are answered, {count_words(wrong)} of them wrongly: "
+            f"at most {100 * best.risk:g} % of the answers given are wrong, with confidence {best.confidence:g}."
         )
     kind = "images in an index of your own" if gallery.elsewhere else f"vectors of {gallery.dim} dimensions"
     facts = f"{len(gallery):,} {kind}, {len(np.unique(gallery.labels)):,} classes."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, TypeVar
@@ -22,18 +21,10 @@ Curve = tuple[np.ndarray, np.ndarray]
 Line = TypeVar("Line")
 
 
-def by_group(context: ReportContext) -> dict[str, dict[str, list[RunFolder]]]:
-    """Dataset (noise included) -> method -> its finished runs, in the experiment's order."""
-    groups: dict[str, dict[str, list[RunFolder]]] = defaultdict(lambda: defaultdict(list))
-    for run in context.runs:
-        groups[run.key.group][run.key.variant].append(run)
-    return {data: dict(methods) for data, methods in groups.items()}
-
-
 def first_runs(context: ReportContext, *names: str) -> dict[tuple[str, str], RunFolder]:
     """(dataset, method) -> its first seed whose test embeddings hold all tensors `names`, in the experiment's order."""
     first: dict[tuple[str, str], RunFolder] = {}
-    for data, methods in by_group(context).items():
+    for data, methods in context.methods.items():
         for variant, runs in methods.items():
             if (run := next((run for run in runs if run.holds("test", *names)), None)) is not None:
                 first[data, variant] = run
@@ -84,7 +75,7 @@ def _arrays(curve: Any, x: str, y: str) -> Curve | None:
 def collect(context: ReportContext, build: Callable[[Sequence[RunFolder]], Line | None]) -> dict[str, dict[str, Line]]:
     """Title of the dataset -> method -> what `build` makes of that method's runs; what is None is left out."""
     lines: dict[str, dict[str, Line]] = {}
-    for data, methods in by_group(context).items():
+    for data, methods in context.methods.items():
         built = {variant: line for variant, runs in methods.items() if (line := build(runs)) is not None}
         if built:
             lines[group_title(data)] = built

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
 
-from probmetric.io import FileError, read_csv
+import pandas as pd
+
+from probmetric.data.manifest import SUMMARY, read_summary
+from probmetric.io import FileError, of_kind, present, read_csv
 from probmetric.metrics import heading
-from probmetric.reporting.words import group_title
-from probmetric.runs.names import data_name
+from probmetric.metrics.statistics import Sample
+from probmetric.reporting.comparison import Cell, summarise
+from probmetric.reporting.experiment import ReportContext
+from probmetric.reporting.results import plays
+from probmetric.reporting.tables import markdown_table
+from probmetric.reporting.words import escape_markdown, group_title
+from probmetric.runs.names import data_name, split_data_name, table_of
 
 FOLDER = Path(__file__).parent
 RUNS, T_OF_RUNS = 5, 2.776
@@ -143,3 +154,230 @@ def _number(row: dict[str, str], where: str) -> PublishedNumber:
     return PublishedNumber(
         **names, datasets=datasets, noise=noise, value=value, spread=spread, unit=unit, digits=digits
     )
+
+
+LEGEND = (
+    "First number: as the paper prints it, with its ±. Measured: our mean ± half-width of the 95 % t-interval over "
+    "seeds, then measured - published. Inside: our interval and that of the printed mean (its ± over five runs, or "
+    "rounding) together explain the difference. Only runs on the same dataset, whole, at the same noise rate stand "
+    "beside a published number; where the protocols differ, both are stated."
+)
+_Values = Mapping[int, float]
+Verdict = Literal["not comparable", "not run", "not measured", "one seed", "inside", "outside"]
+
+
+@dataclass(frozen=True)
+class PublishedComparison:
+    """A printed number and ours; `ours` is None where there is none, `method` is then the run that lacks the metric.
+
+    `protocol` says how the two were made differently; empty where nothing is known to differ.
+    """
+
+    published: PublishedNumber
+    method: str = ""
+    ours: Cell | None = None
+    protocol: str = ""
+
+    @property
+    def difference(self) -> float | None:
+        """Ours - published."""
+        return None if self.ours is None else self.ours.mean - self.published.value
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the difference is explained by our interval and the printed ±, or why that cannot be said."""
+        if not self.published.unit.comparable:
+            return "not comparable"
+        if self.ours is None or self.difference is None:
+            return "not measured" if self.method else "not run"
+        if self.ours.half_width is None:
+            return "one seed"
+        allowed = math.hypot(self.ours.half_width, self.published.half_width)
+        return "inside" if abs(self.difference) <= allowed else "outside"
+
+
+def compare_published(context: ReportContext, numbers: Iterable[PublishedNumber]) -> list[PublishedComparison]:
+    """The numbers of the table an experiment repeats, beside ours; one comparison for every method that plays the row.
+
+    `pfml/table2@glyphs` repeats `pfml/table2` too, with nothing to compare: all its rows are "not run".
+    """
+    wanted = [number for number in numbers if number.table == table_of(context.name)]
+    if "@" in context.name:
+        return [PublishedComparison(number) for number in wanted]
+    whole = {data for data in context.data if not _is_subset(context, data)} if wanted else set()
+    compared = [item for number in wanted for item in _compare(context, number, whole)]
+    return [replace(item, protocol=_protocol(context, item)) if item.ours else item for item in compared]
+
+
+_SPLIT = ("cub", "cars", "sop")
+_OF_LAM = ("fashion_mnist", "cifar10", "lfw")
+_THEIRS = {
+    "lam": "last epoch, but the best test epoch where another method's network is used (post-hoc, PFE, ensemble)",
+    "pfml": "how the epoch was chosen is not stated",
+}
+_OURS = {
+    "validation": "ours: 15 % of the training {kind} held out to choose the epoch",
+    "refit": "ours: epoch chosen on 15 % of the training {kind}, then trained on all",
+    "as_published": "ours: as the paper, which leaks",
+}
+
+
+def _protocol(context: ReportContext, item: PublishedComparison) -> str:
+    """How our run was made, against how the papers made theirs; empty where both keep test images out of it."""
+    paper = item.published.table.partition("/")[0]
+    split = set(item.published.datasets) <= set(_SPLIT)
+    if not split and not (paper == "lam" and set(item.published.datasets) <= set(_OF_LAM)):
+        return ""
+    runs = [run for run in context.runs if run.key.variant == item.method and run.key.data in item.published.data]
+    chosen = str(runs[0].find("settings.training.selection", default="validation")) if runs else "validation"
+    theirs = f"{'trained on all training classes, ' if split else ''}{_THEIRS.get(paper, 'best test epoch')}"
+    return f"{_OURS[chosen].format(kind='classes' if split else 'data')}; paper: {theirs}"
+
+
+def _is_subset(context: ReportContext, data: str) -> bool:
+    """Whether a dataset was prepared from some of its images (`subset: true` among its options)."""
+    run = next((run for run in context.runs if run.key.data == data), None)
+    prepared = context.prepared if run is None else Path(run.find("settings.prepared", default=context.prepared))
+    folders = (prepared / name for name in {data, split_data_name(data)[0]})
+    return any(_options(folder).get("subset") for folder in folders if present(folder / SUMMARY))
+
+
+def _options(folder: Path) -> dict[str, Any]:
+    """Options a prepared dataset was made with."""
+    options: dict[str, Any] = read_summary(folder).get("options", {})
+    return of_kind(options, dict[str, Any], folder / SUMMARY, "prepare it again")  # type: ignore[no-any-return]
+
+
+def _compare(context: ReportContext, number: PublishedNumber, whole: set[str]) -> list[PublishedComparison]:
+    """Compare with every method that plays the number's part on the `whole` datasets."""
+    if not number.unit.comparable:
+        return [PublishedComparison(number)]
+    bases = _played(context, number, number.relative_to, whole)
+    compared = []
+    for variant, (fidelity, values) in _played(context, number, number.method, whole).items():
+        if number.relative_to:
+            values = _change(values, bases, fidelity, number.unit.change)
+        if values:
+            compared.append(PublishedComparison(number, variant, summarise(Sample(values))))
+    if compared:
+        return compared
+    finished = context.table[context.table["data"].isin(whole.intersection(number.data))]
+    lacking = [variant for variant in finished["variant"].unique() if plays(variant.partition("+")[0], number.method)]
+    return [PublishedComparison(number, min(lacking, default="") if number.method else "")]
+
+
+def _played(
+    context: ReportContext, number: PublishedNumber, part: str, whole: set[str]
+) -> dict[str, tuple[str, _Values]]:
+    """Method -> fidelity and values by seed; with folds, means over them, for seeds that were run on every fold."""
+    by_fold = [
+        {each.variant: each for each in context.series(data, number.metric) if part and plays(each.key.method, part)}
+        for data in number.data
+        if data in whole
+    ]
+    played: dict[str, tuple[str, _Values]] = {}
+    if len(by_fold) < len(number.data):
+        return played
+    for variant, first in by_fold[0].items():
+        if all(variant in fold for fold in by_fold):
+            folds = [fold[variant].values for fold in by_fold]
+            seeds = [seed for seed in first.values if all(seed in fold for fold in folds)]
+            played[variant] = (first.fidelity, {seed: fmean(fold[seed] for fold in folds) for seed in seeds})
+    return played
+
+
+def _change(values: _Values, bases: Mapping[str, tuple[str, _Values]], fidelity: str, change: int | None) -> _Values:
+    """Relative change, seed by seed, from the method a number refers to, in the same fidelity where it was run."""
+    order = sorted(bases.values(), key=lambda base: base[0] != fidelity)
+    if not order:
+        return {}
+    base = order[0][1]
+    quotients = {seed: value / base[seed] for seed, value in values.items() if base.get(seed)}
+    return {seed: change * (quotient - 1) if change else quotient for seed, quotient in quotients.items()}
+
+
+Line = dict[str, PublishedComparison]  # heading of a metric -> what is printed, and ours
+Block = dict[tuple[str, str], Line]  # row of the paper's table, method of ours beside it -> line
+
+
+def blocks(comparisons: Sequence[PublishedComparison]) -> dict[str, Block]:
+    """Return a block per dataset and noise rate, by its title, in the paper's order."""
+    places = list(dict.fromkeys((item.published.title, item.published.row) for item in comparisons))
+    made: dict[str, Block] = {}
+    for title, row in places:
+        block = made.setdefault(title, {})
+        for item in comparisons:
+            if (item.published.title, item.published.row) == (title, row):
+                block.setdefault((row, item.method), {})[item.published.heading] = item
+    return made
+
+
+def headings(comparisons: Sequence[PublishedComparison], title: str) -> list[str]:
+    """Return the metrics of a block, in the paper's order."""
+    return list(dict.fromkeys(item.published.heading for item in comparisons if item.published.title == title))
+
+
+def printed(number: PublishedNumber) -> str:
+    """`66.7 ± 0.6`, as in print."""
+    return number.text(number.value) + ("" if number.spread is None else f" ± {number.text(number.spread)}")
+
+
+def ours(item: PublishedComparison) -> str:
+    """`65.1 ± 1.2`, `not run` or `not measured`."""
+    if item.ours is None:
+        return item.verdict
+    number, half_width = item.published, item.ours.half_width
+    return number.text(item.ours.mean) + ("" if half_width is None else f" ± {number.text(half_width)}")
+
+
+def judged(item: PublishedComparison) -> str:
+    """`-1.6, inside`, with the protocols where they differ; empty without a run."""
+    if item.difference is None:
+        return ""
+    text = f"{item.published.text(item.difference, signed=True)}, {item.verdict}"
+    return f"{text}; {item.protocol}" if item.protocol else text
+
+
+def markdown(comparisons: Sequence[PublishedComparison], label: Callable[[str], str]) -> list[str]:
+    """Return blocks of Markdown text, without the heading."""
+    texts = []
+    for title, block in blocks(comparisons).items():
+        metrics = headings(comparisons, title)
+        heads = [text for metric in metrics for text in (escape_markdown(metric), "Measured")]
+        rows = []
+        for (row, method), line in block.items():
+            played = escape_markdown(label(method)) if method else "–"
+            cells = [text for metric in metrics for text in _pair(line.get(metric))]
+            rows.append([escape_markdown(row), played, *cells])
+        table = markdown_table(["Published row", "Method run", *heads], rows, left=2)
+        texts.append(f"### {escape_markdown(title)}\n\n{table}")
+    return [*texts, LEGEND]
+
+
+def _pair(item: PublishedComparison | None) -> tuple[str, str]:
+    if item is None:
+        return "–", "–"
+    judgement = judged(item)
+    return printed(item.published), f"{ours(item)} ({judgement})" if judgement else ours(item)
+
+
+_IN_INTERVAL: Mapping[str, str] = {"inside": "yes", "outside": "no"}
+_CSV_COLUMNS = (
+    *("table", "row", "dataset", "noise", "metric", "published", "published_spread", "method", "ours"),
+    *("ci95_half_width", "seeds", "difference", "published_in_interval", "protocol"),
+)
+
+
+def csv_text(comparisons: Sequence[PublishedComparison]) -> str:
+    """Return one line per published number and method of ours, full precision, in the unit of our metrics."""
+    rows = []
+    for item in comparisons:
+        number, cell = item.published, item.ours
+        spread = "" if number.spread is None else f"{number.spread:.6g}"
+        place = (number.table, number.row, " ".join(number.datasets), f"{number.noise:g}", number.metric)
+        measured = (cell.mean, cell.half_width, cell.n) if cell else (None, None, 0)
+        verdict = _IN_INTERVAL.get(item.verdict, item.verdict)
+        rows.append(
+            (*place, f"{number.value:.6g}", spread, item.method, *measured, item.difference, verdict, item.protocol)
+        )
+    return pd.DataFrame(rows, columns=list(_CSV_COLUMNS)).to_csv(index=False, lineterminator="\n")
