@@ -28,7 +28,7 @@ import matplotlib.pyplot as plt
 from mkdocs.structure.files import File, Files
 
 from probmetric.cli.commands import declare
-from probmetric.cli.listing import LISTED, listing
+from probmetric.cli.runs import LISTED, listing
 from probmetric.registry import REQUIRED, registry_of
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -16,7 +16,7 @@ import pytest
 
 import probmetric
 from probmetric.cli import parser
-from probmetric.planning.template import FILES
+from probmetric.planning.own_data import FILES
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src/probmetric"

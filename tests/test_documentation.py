@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from probmetric.cli.listing import LISTED
+from probmetric.cli.runs import LISTED
 from probmetric.losses import list_losses
 from probmetric.registry import registry_of
 

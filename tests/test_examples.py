@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from probmetric.cli import main, parser
-from probmetric.planning.summaries import closing_summary
+from probmetric.planning.console import closing_summary
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

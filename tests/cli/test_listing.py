@@ -3,7 +3,7 @@
 import pytest
 
 from probmetric.cli import main
-from probmetric.cli.listing import LISTED, listing
+from probmetric.cli.runs import LISTED, listing
 from probmetric.metrics import metric
 from probmetric.registry import UnknownNameError, registry_of
 

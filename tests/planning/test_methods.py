@@ -11,7 +11,7 @@ from probmetric.io import write_yaml
 from probmetric.metrics import metric_names
 from probmetric.planning.expansion import Point, plan_experiment, resolve
 from probmetric.planning.experiments import Substitution, methods_with, shared_methods
-from probmetric.planning.metric_names import check_metrics
+from probmetric.planning.workflow import check_metrics
 from probmetric.runs.names import table_of
 
 ROOT = Path(__file__).parents[2]

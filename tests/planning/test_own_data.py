@@ -22,7 +22,7 @@ from probmetric.io import read_yaml, write_json, write_tensors, write_yaml
 from probmetric.planning.declared import ensure, outdated
 from probmetric.planning.expansion import plan_experiment
 from probmetric.planning.experiments import every_method
-from probmetric.planning.template import start
+from probmetric.planning.own_data import start
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import probmetric
 from probmetric.errors import ProbMetricError
-from probmetric.serving.preprocessing import preprocess
+from probmetric.serving.export import preprocess
 
 ort = pytest.importorskip("onnxruntime")
 TOLERANCE = 1e-5

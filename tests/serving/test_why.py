@@ -8,8 +8,8 @@ from PIL import Image
 
 from probmetric.io import FileError
 from probmetric.models._regions import GAP
+from probmetric.serving.model import SIDE, explain
 from probmetric.serving.search import Answer, Match
-from probmetric.serving.why import SIDE, explain
 
 
 @pytest.mark.slow

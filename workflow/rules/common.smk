@@ -6,7 +6,7 @@ import time
 
 from probmetric.errors import ProbMetricError
 from probmetric.planning.console import linked
-from probmetric.planning.summaries import (
+from probmetric.planning.console import (
     closing_summary,
     failure_summary,
     partial_reports,

@@ -7,7 +7,7 @@
     models          trained models: export, galleries, search, certificates
     vectors         the same for vectors of any model
     certificates    of runs, and in use
-    project, plans  params.yaml, and what is planned of it
+    project         params.yaml
 
 The module of a command is imported when the command runs: help and mistyped commands are answered at once.
 """

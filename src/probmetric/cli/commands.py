@@ -73,6 +73,7 @@ def declare_data(add: Add) -> None:
 
     command = add("recommend", "reports:recommend", "say which method of an experiment on your own data to deploy")
     command.add_argument("experiment", help="its name, as given to init")
+    command.set_defaults(plan=None)
 
 
 def _declare_data(data: argparse.ArgumentParser) -> None:

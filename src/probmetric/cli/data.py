@@ -15,8 +15,8 @@ from probmetric.errors import harmless
 from probmetric.io import FileError, write_text
 from probmetric.io.folders import check_new_file
 from probmetric.planning import declared, own_data
+from probmetric.planning.own_data import start
 from probmetric.planning.plans import DataPlan
-from probmetric.planning.template import start
 from probmetric.runs.names import LabelNoise, split_data_name
 
 

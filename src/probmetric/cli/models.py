@@ -114,7 +114,7 @@ def search(options: argparse.Namespace) -> None:
     rules = {name: getattr(options, name) for name in ("risk", "confidence", "withhold", "strangers", "any_image")}
     answers = model.search(gallery, images, k=options.k, **rules)
     if options.explain:
-        from probmetric.serving.why import explain
+        from probmetric.serving.model import explain
 
         explain(model, answers, options.explain)
     vectors_command.tell(answers, groups, csv=options.csv)

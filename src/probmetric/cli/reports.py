@@ -9,12 +9,12 @@ from pathlib import Path
 
 from probmetric import tracking
 from probmetric.cli import vectors
-from probmetric.cli.plans import report_plan, workflow_plan
 from probmetric.cli.project import params
 from probmetric.io import remembered_json, write_json
 from probmetric.io.folders import check_new_file
 from probmetric.metrics import write_tables
-from probmetric.planning.workflow import write_schemas
+from probmetric.planning.plans import ReportPlan
+from probmetric.planning.workflow import WorkflowPlan, write_schemas
 from probmetric.registry import write_catalogue
 from probmetric.reporting.claims.board import write_tables as write_claims
 from probmetric.reporting.experiment import ReportContext, sign
@@ -32,19 +32,26 @@ def report(options: argparse.Namespace) -> None:
         return
     from probmetric.reporting.report import make_report  # Matplotlib, which a page of vectors does without
 
-    make_report(report_plan(options), options.threads)
+    make_report(_plan(options), options.threads)
+
+
+def _plan(options: argparse.Namespace) -> ReportPlan:
+    """Return the plan given (as the workflow does); by hand, what params.yaml says of the experiment now."""
+    if options.plan is not None:
+        return ReportPlan.read(options.plan)
+    return WorkflowPlan.of(params(), [options.experiment]).report_plan(options.experiment)
 
 
 def recommend(options: argparse.Namespace) -> None:
     """Print which method to deploy: `probmetric recommend`."""
-    print(recommendation(ReportContext.of(workflow_plan([options.experiment]).report_plan(options.experiment))))
+    print(recommendation(ReportContext.of(_plan(options))))
 
 
 def figure(options: argparse.Namespace) -> None:
     """Run `probmetric figure`."""
     from probmetric.reporting.report import contents_of, write_page
 
-    context = ReportContext.of(report_plan(options))
+    context = ReportContext.of(_plan(options))
     draw(options.figure, context)
     write_page(contents_of(context))
     sign(context.folder, context.stale)
@@ -54,7 +61,7 @@ def track(options: argparse.Namespace) -> None:
     """Run `probmetric track`."""
     if options.receipt:
         check_new_file(options.receipt, lambda path: isinstance(remembered_json(path), dict))
-    plan = report_plan(options)
+    plan = _plan(options)
     context = ReportContext.of(plan)
     receipt = tracking.track(
         plan.experiment,

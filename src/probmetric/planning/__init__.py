@@ -1,6 +1,5 @@
 """What is to be run: from names and definition files to runs, and what Snakemake is told of them.
 
-    metric_names   what can stand in a table
     declared       the datasets of params.yaml: source, DVC stage, what is there
     experiments    the definition files: experiments, methods, substitutions
     capabilities   what components must be able to do for a run to end
@@ -8,11 +7,9 @@
     expansion      experiments -> runs, each with its folder and resolved settings
     plans          plan files of reports and of datasets
     workflow       all of it together, for the Snakefile
-    summaries      what a workflow says when it ends
-    console        what it says while it runs
+    console        what a workflow says while it runs, and when it ends
     overview       every experiment, and the state of its runs
-    own_data       `probmetric init`: data of one's own becomes a dataset and an experiment
-    template       `probmetric init` in an empty folder
+    own_data       `probmetric init`: data of one's own becomes a dataset and an experiment, a project is started
 
 Configuration is read and checked here without importing PyTorch.
 """

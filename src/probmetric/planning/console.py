@@ -1,4 +1,4 @@
-"""What a running workflow says in the terminal: a line per finished run, with its headline metric.
+"""What a workflow says in the terminal: a line per finished run; at its end where to look, and what failed.
 
 Snakemake hands its messages to a logger plugin (`snakemake_logger_plugin_probmetric`; the profiles name it). This one
 replaces those about single jobs, and leaves the rest (errors, warnings, dry runs, `--verbose`, `--printshellcmds`) to
@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from probmetric.io import FileError
 from probmetric.metrics import label
 from probmetric.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from probmetric.planning.workflow import WorkflowPlan
 
 HEADLINES = ("retrieval/recall_at_1", "classification/accuracy", "verification/accuracy")
 _PATH = re.compile(r"(?<![\w/.-])(?:logs|results|reports|state)/[\w@+=./-]*[\w/]")
@@ -80,3 +85,62 @@ def linked(text: str, *, terminal: bool) -> str:
     if not terminal or os.environ.get("TERM") in (None, "dumb", "linux"):
         return text
     return _PATH.sub(lambda path: f"\033]8;;{Path(path[0]).absolute().as_uri()}\033\\{path[0]}\033]8;;\033\\", text)
+
+
+_PLACES = {"report": "index.html", "table": "table.md"}
+
+
+def closing_summary(plan: WorkflowPlan) -> str:
+    """Return where to look after a finished workflow."""
+    places = [f"  {kind:<8} reports/{name}/{file}" for name in plan.experiments for kind, file in _PLACES.items()]
+    shown = "make ui" if Path("Makefile").exists() else "probmetric ui"  # a project of the wheel has no Makefile
+    return "\n".join(["", "Done. Where to look:", *places, f"  runs     {shown}  (MLflow)"])
+
+
+def partial_reports(plan: WorkflowPlan) -> str:
+    """Make, after a failure, the report of every experiment that has finished runs; returns where they are."""
+    made = []
+    for name in plan.experiments:
+        if not any(RunFolder.named(run).finished for run in plan.run_names(name)):
+            continue
+        command = [sys.executable, "-m", "probmetric.cli", "report", name]
+        command += ["--plan", str(plan.report_plan(name).path)]
+        if subprocess.run(command, check=False, capture_output=True).returncode == 0:
+            made.append(f"  reports/{name}/index.html")
+    return "\n".join(["What is finished is reported, the rest marked as not run:", *made]) if made else ""
+
+
+def failure_summary(plan: WorkflowPlan, since: float, logs: Path = Path("logs")) -> str:
+    """Return which jobs failed, their logs and what these end with, and how to go on.
+
+    A job failed if its log was written since the workflow began, and what it makes is not there.
+
+    Args:
+        plan: what was to be built.
+        since: when the workflow began, in seconds since 1970.
+        logs: the jobs' logs, `<rule>/<what it is about>.log`.
+    """
+    prepared = Path(plan.params.data.prepared)
+    data = dict.fromkeys(name for run in plan.runs.values() for name in run.data)
+    missing = [("prepare", name) for name in data if not (prepared / name / "digest").exists()]
+    missing += [("run", run) for run in plan.runs if not RunFolder.named(run).finished]
+    missing += [("report", name) for name in plan.experiments if not Path(f"reports/{name}/index.html").exists()]
+    missing += [("track", name) for name in plan.experiments if not Path(f"state/tracked/{name}.json").exists()]
+    began = {(rule, about): logs / rule / f"{about}.log" for rule, about in missing}
+    failed = {job: log for job, log in began.items() if log.is_file() and log.stat().st_mtime >= since}
+    if not failed:
+        return ""
+    lines = ["", f"{len(failed)} job(s) failed; everything that does not need them was done."]
+    for (rule, about), log in failed.items():
+        lines += [f"  {rule} {about}", f"    log: {log}", *(f"    {line}" for line in _last_line(log))]
+    if left := len(missing) - len(failed):
+        lines.append(f"{left} job(s) that need their results were not run.")
+    lines.append("The same command goes on from here; what is finished is not repeated.")
+    return "\n".join(lines)
+
+
+def _last_line(log: Path, width: int = 300) -> Iterable[str]:
+    """Return the last line of the log, if it has one, cut to `width`."""
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    said = [line.strip() for line in lines if line.strip()]
+    return [said[-1][:width]] if said else []

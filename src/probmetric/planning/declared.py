@@ -98,7 +98,7 @@ def ensure(params: Params, name: str) -> None:
     """Bring prepared dataset `name` up to date: through DVC, unless `params` say otherwise than params.yaml.
 
     DVC reads params.yaml; what `--config` changed about data it cannot know, nor where a plugin's source is defined.
-    A project without stages for it (`planning.template`) does not use DVC.
+    A project without stages for it (`planning.own_data`) does not use DVC.
 
     Inside a DVC stage what is in `datasets` is up to date already (DVC locks it meanwhile): only its digest is
     written again. What is prepared on request is no dependency of that stage, so DVC can be asked for it.

@@ -1,6 +1,10 @@
 """`probmetric init`: a folder, table or file of vectors becomes a dataset entry in params.yaml and an experiment.
 
 What is written is checked before it is written: the source lists the images, the configuration is read again.
+
+In an empty folder a project is started, of the workflow's own files from the wheel or from the checkout. It has no
+dvc.yaml, whose stages name files of the checkout: its data is prepared without DVC. Its conda file names this version
+of the package instead of the checkout and its locked requirements.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ import copy
 import os
 import re
 import shlex
+import shutil
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+import probmetric
 from probmetric.config import ConfigError, Params, parse
 from probmetric.data.manifest import listed_problems
 from probmetric.data.raw import RawFiles
@@ -41,7 +47,6 @@ from probmetric.planning.own_methods import (
     of_photos,
     of_vectors,
 )
-from probmetric.planning.template import origin, start
 
 TABLES, VECTORS = (".csv", ".tsv"), (".npy", ".npz", ".safetensors")
 MANY_CLASSES = 20
@@ -351,3 +356,58 @@ def _of_many(table: Table) -> str:
         f" To be quick, {tested:,} of {count:,} vectors are tested, with one seed, which says nothing about the spread "
         "over seeds; a larger test_fraction in params.yaml and more seeds in the experiment say more."
     )
+
+
+FILES = ("Snakefile", ".gitignore", "workflow", "params.yaml")  # the last one says that the project is whole
+LINK, LINKED = "profiles", "workflow/profiles"  # where Snakemake looks for the default profile
+CONDA = Path("workflow/envs/probmetric.yaml")
+CHECKOUT = "      - -r ../../requirements.lock\n      - -e ../..\n"
+PACKAGE = Path(probmetric.__file__).parent
+
+
+def origin(folder: Path) -> Path:
+    """Return the folder whose params.yaml and workflow hold in `folder`: itself, or what a project starts from.
+
+    Raises:
+        ConfigError: it is no project and none can be started in it, as files of those names are there, or this
+            installation has no workflow to copy.
+    """
+    if (folder / PARAMS).exists():
+        return folder
+    taken = [name for name in (LINK, *FILES) if os.path.lexists(folder / name) and name != ".gitignore"]
+    if taken:
+        raise ConfigError(
+            f"{folder.resolve()} has no {PARAMS} but {', '.join(taken)}: it is no project and none can be started in "
+            "it. Run this in another folder, or move them away."
+        )
+    return _source()
+
+
+def start(folder: Path) -> list[str]:
+    """Write the workflow into `folder` unless it is a project already; says so in a line, [] where it was one.
+
+    Raises:
+        ConfigError: as `origin`.
+    """
+    source = origin(folder)
+    if source == folder:
+        return []
+    (folder / LINK).symlink_to(LINKED)
+    written = [name for name in FILES if not (folder / name).exists()]
+    for name in written:
+        place = source / name
+        if place.is_dir():
+            shutil.copytree(place, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copyfile(place, folder / name)
+    conda, installed = read_text(folder / CONDA), f"      - probmetric[all]=={probmetric.__version__}\n"
+    write_text(folder / CONDA, conda.replace(CHECKOUT, installed))
+    return [f"Started a project in {folder.resolve()}: {', '.join([*written, LINK])}."]
+
+
+def _source() -> Path:
+    places = (PACKAGE / "template", PACKAGE.parents[1])
+    source = next((place for place in places if all((place / name).exists() for name in FILES)), None)
+    if source is None:
+        raise ConfigError(f"the installation in {PACKAGE} holds no workflow to start from; install the wheel.")
+    return source

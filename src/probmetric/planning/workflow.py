@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,14 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, parse
+from probmetric.errors import nearest
 from probmetric.io import digest_of, read_json, read_yaml, write_json
+from probmetric.metrics import METRICS, metric_names
 from probmetric.metrics.ood import UNANSWERABLE
 from probmetric.models import REGISTRY as BACKBONES
 from probmetric.models._weights import missing_weights, unfit_weights, unknown_tag
 from probmetric.planning.declared import absent, outdated, strangers
 from probmetric.planning.expansion import PlannedExperiment, find_run, origins, plan_experiment
-from probmetric.planning.metric_names import check_metrics
 from probmetric.planning.plans import DataPlan, ReportPlan, reporting_code
 from probmetric.process import path_with_this_python, switch_telemetry_off
 from probmetric.reporting.claims import load_claims
@@ -68,6 +70,11 @@ class WorkflowPlan:
         plan = cls(params, planned, runs)
         plan._check_weights()
         return plan
+
+    @classmethod
+    def of(cls, params: Params, experiments: Sequence[str]) -> WorkflowPlan:
+        """Return what params.yaml plans of some experiments now; errors as of `from_config`."""
+        return cls.from_config(params.model_dump(mode="json") | {"experiments": list(experiments)})
 
     @property
     def experiments(self) -> list[str]:
@@ -299,3 +306,35 @@ def prepare_environment() -> None:
     switch_telemetry_off()
     os.environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
     os.environ["PATH"] = path_with_this_python()
+
+
+_AT_K = re.compile(r"(?:recall|precision)_at_(\d+)")
+
+
+def check_metrics(where: str, metrics: Iterable[str], *, ks: Iterable[int], ood: Iterable[str]) -> None:
+    """Raise `ConfigError` for a metric nothing computes.
+
+    Args:
+        where: who asks, for the message.
+        metrics: the names asked for.
+        ks: `evaluation.ks`.
+        ood: out-of-distribution sets of the runs at hand.
+    """
+    ks, ood = tuple(ks), tuple(dict.fromkeys(ood))
+    computed = metric_names(ks, ood)
+    for name in metrics:
+        if name in computed:
+            continue
+        group, _, last = name.rpartition("/")
+        at_k = _AT_K.fullmatch(last)
+        if at_k and f"{group}/recall_at_1" in computed:
+            raise ConfigError(f"{where}: metric {name!r} needs {at_k[1]} in evaluation.ks of params.yaml, now {ks}.")
+        if group.startswith("ood/"):
+            sets = ", ".join(ood) or "none"
+            measured = ", ".join(metric.name for metric in METRICS if "ood" in metric.groups)
+            raise ConfigError(
+                f"{where}: metric {name!r}: no run has {group.removeprefix('ood/')!r} as out-of-distribution set or "
+                f"{last!r} is not measured on it (sets: {sets}; see `ood` in params.yaml; metrics: {measured})."
+            )
+        same_group = [other for other in computed if other.rpartition("/")[0] == group]
+        raise ConfigError(f"{where}: nothing computes metric {name!r}; {nearest(name, same_group or computed)}")

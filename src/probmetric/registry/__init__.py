@@ -19,7 +19,6 @@ read from a catalogue (`probmetric schema` writes it); a component that is newer
 
 from __future__ import annotations
 
-from probmetric.registry.errors import OptionValueError, PluginError, RegistrationError, UnknownNameError
 from probmetric.registry.options import (
     REQUIRED,
     Count,
@@ -32,11 +31,15 @@ from probmetric.registry.options import (
     NotNegative,
     OpenShare,
     Option,
+    OptionValueError,
     Pixels,
+    PluginError,
     Positive,
     Range,
+    RegistrationError,
     Share,
     StepCount,
+    UnknownNameError,
     When,
 )
 from probmetric.registry.registry import (

@@ -22,8 +22,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from probmetric.errors import nearest
-from probmetric.registry.errors import OptionValueError, RegistrationError, UnknownNameError
+from probmetric.errors import ProbMetricError, nearest
+
+
+class UnknownNameError(ProbMetricError, ValueError):
+    """No component or option has this name."""
+
+
+class OptionValueError(ProbMetricError, ValueError):
+    """An option does not take this value."""
+
+
+class RegistrationError(ProbMetricError, ValueError):
+    """A component cannot be registered as it is written: its name, its options or what it must declare."""
+
+
+class PluginError(ProbMetricError, ValueError):
+    """A plugin cannot be found or imported."""
+
 
 Flag = bool | Mapping[str, Any]
 """A class constant that says yes or no or, where that depends on options, names the options that make it yes."""

@@ -7,12 +7,17 @@
 
 Of a package, every module is imported whose name does not start with an underscore. What they register is kept in
 state/components/ until a source file of the package changes, so that configuration is checked without importing them.
+
+Entries of components lie on disk: in the catalogue shipped with the package, and what was read since below state/. An
+entry counts while the source it was read from is the same. A component whose file is new or changed is imported once;
+inside a project (a folder with params.yaml) its entry is then kept in state/components/.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import importlib
 import importlib.util
 import pkgutil
@@ -24,10 +29,59 @@ from typing import Any, TypeVar, overload
 
 from probmetric import __version__
 from probmetric.errors import ProbMetricError, nearest
-from probmetric.io import write_json
-from probmetric.registry import catalogue
-from probmetric.registry.errors import PluginError, RegistrationError, UnknownNameError
-from probmetric.registry.options import Entry, Option, check_options, entry_of
+from probmetric.io import FileError, remembered_json, write_json
+from probmetric.registry.options import (
+    Entry,
+    Option,
+    PluginError,
+    RegistrationError,
+    UnknownNameError,
+    check_options,
+    entry_of,
+)
+
+SHIPPED = Path(__file__).with_name("catalogue.json")
+PROJECT = Path("params.yaml")
+KEPT = Path("state/components")
+_DIGITS = 16
+
+
+def source_digest(paths: Iterable[Path]) -> str:
+    """Return the digest of the files at `paths`, in their order."""
+    total = hashlib.sha256()
+    for path in paths:
+        total.update(hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()[:_DIGITS]
+
+
+@functools.cache
+def _catalogue() -> Mapping[str, Any]:
+    kept = remembered_json(SHIPPED)
+    return kept if isinstance(kept, dict) else {}
+
+
+def _shipped(kind: str, name: str, shared: str, source: str) -> Mapping[str, Any] | None:
+    """Return the shipped entry of a component, if it was read from sources with the digests `shared` and `source`."""
+    section = _catalogue().get(kind, {"shared": "", "components": {}})
+    entry = section["components"].get(name)
+    return entry if entry and (section["shared"], entry["digest"]) == (shared, source) else None
+
+
+def _kept(name: str, digest: str) -> Any:
+    """Return what was kept under `name` for sources with `digest`, or None."""
+    path = KEPT / f"{name}.json"
+    if not PROJECT.is_file() or not path.is_file():
+        return None
+    note = remembered_json(path)
+    return note.get("entries") if isinstance(note, dict) and note.get("digest") == digest else None
+
+
+def _keep(name: str, digest: str, entries: Any) -> None:
+    """Keep `entries` under `name` for sources with `digest`; outside a project nothing is written."""
+    if PROJECT.is_file():
+        with contextlib.suppress(FileError):  # a project that cannot be written to is read all the same
+            write_json(KEPT / f"{name}.json", {"digest": digest, "entries": entries})
+
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -135,11 +189,11 @@ class Registry:
     @functools.cached_property
     def shared_digest(self) -> str:
         """Digest of the package's helper modules, which its components inherit from."""
-        return catalogue.source_digest(sorted(self._folder.glob("_*.py")))
+        return source_digest(sorted(self._folder.glob("_*.py")))
 
     def _source_digest(self, name: str) -> str:
         path = self._sources[name]
-        return catalogue.source_digest(sorted(path.rglob("*.py")) if path.is_dir() else [path])
+        return source_digest(sorted(path.rglob("*.py")) if path.is_dir() else [path])
 
     def names(self) -> list[str]:
         """Return every name, sorted: of the package's files and of what installed packages and plugins registered."""
@@ -173,11 +227,11 @@ class Registry:
     def _read_entry(self, name: str) -> Entry:
         source = self._source_digest(name)
         digest, label = f"{self.shared_digest}-{source}", f"{self.kind} {name}".replace(" ", "-")
-        plain = catalogue.shipped(self.kind, name, self.shared_digest, source) or catalogue.read(label, digest)
+        plain = _shipped(self.kind, name, self.shared_digest, source) or _kept(label, digest)
         if plain:
             return Entry.of(plain)
         entry = self.imported_entry(name)
-        catalogue.keep(label, digest, entry.plain())
+        _keep(label, digest, entry.plain())
         return entry
 
     def imported_entry(self, name: str) -> Entry:
@@ -282,7 +336,7 @@ def all_registries() -> Iterator[Registry]:
 
 def write_catalogue(path: Path | None = None) -> Path:
     """Write the catalogue of all components of the package, importing each; returns its path."""
-    path = path or catalogue.SHIPPED
+    path = path or SHIPPED
     write_json(path, {registry.kind: registry.section() for registry in all_registries()})
     return path
 
@@ -324,7 +378,7 @@ def _load(name: str) -> None:
         sys.path.append(str(Path.cwd()))
     digest = _plugin_digest(name)
     label = f"plugin-{name}"
-    for component in catalogue.read(label, digest) or _import_components(name, label, digest):
+    for component in _kept(label, digest) or _import_components(name, label, digest):
         registry_of(component["kind"]).adopt(component["name"], Entry.of(component))
     _LOADED.add(name)
 
@@ -342,7 +396,7 @@ def _plugin_digest(name: str) -> str:
     files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
     files += [Path(spec.origin)] if not folders and spec.origin else []
     shared = "-".join(registry.shared_digest for registry in all_registries())
-    return f"{__version__}-{shared}-{catalogue.source_digest(files)}"
+    return f"{__version__}-{shared}-{source_digest(files)}"
 
 
 def _import_components(name: str, label: str, digest: str) -> list[dict[str, Any]]:
@@ -355,7 +409,7 @@ def _import_components(name: str, label: str, digest: str) -> list[dict[str, Any
         for component, entry in registry.foreign_entries().items()
         if entry.module.partition(".")[0] == top
     ]
-    catalogue.keep(label, digest, entries)
+    _keep(label, digest, entries)
     return entries
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from probmetric.reporting.words import component_words
-from probmetric.serving.preprocessing import preprocess, preprocessing
+from probmetric.serving.export import preprocess, preprocessing
 from probmetric.serving.record import ModelRecord
 
 SHOWN = {

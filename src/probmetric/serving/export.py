@@ -4,8 +4,11 @@
     model.to_program()               torch.export.ExportedProgram
     write_vectors(...)               path, label, split, vector, uncertainty, concentration
 
-The input of a graph is normalised, `Model.preprocess`; the file's metadata say how other programs make it of an image
-(`preprocessing`). Draws of an uncertainty that samples are constants of the graph: those of the model's seed, so that
+The input of a graph is normalised, `Model.preprocess`. `preprocess` below does the same with Pillow and NumPy, for
+programs that have no code of ours, up to rounding: a grey level or two after the two resizes. An ONNX file has its
+`spec` in its metadata, a model folder in its README, with the function's source.
+
+Draws of an uncertainty that samples are constants of the graph: those of the model's seed, so that
 graph and model agree.
 """
 
@@ -19,23 +22,27 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from probmetric.data.views.photos import Photos
+from probmetric.data.views.small import Small
 from probmetric.errors import ServingError
 from probmetric.io import FileError, atomic_path
 from probmetric.io.folders import check_new_file
-from probmetric.serving.preprocessing import preprocessing
 from probmetric.uncertainty import Predictor, Uncertainty, create_uncertainty
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from PIL import Image
     from torch.export import ExportedProgram
     from torch.onnx import ONNXProgram
 
     from probmetric.data.images import Eye
     from probmetric.data.loose import LooseImages
+    from probmetric.data.views import View
     from probmetric.serving.gallery import Embedder, OnError
 
 OUTPUTS = ("mean", "uncertainty", "concentration")
@@ -225,7 +232,6 @@ def _written_here(path: Path) -> bool:
 
 
 def _block(model: Embedder, items: LooseImages, rows: range, on_error: OnError) -> tuple[pa.Table, list[Any]]:
-    import numpy as np
     import pyarrow as pa
 
     embedded = model.embedded(items.images[rows.start : rows.stop], on_error=on_error)
@@ -242,3 +248,54 @@ def _block(model: Embedder, items: LooseImages, rows: range, on_error: OnError) 
     }
     about = {"probmetric.model": model.digest, "probmetric.name": model.name}
     return pa.table(columns).replace_schema_metadata(about), embedded.problems
+
+
+def preprocess(image: Image.Image, spec: dict[str, Any]) -> np.ndarray:
+    """Return an upright image as network input (1, C, S, S) float32."""
+    image = image.convert(spec["mode"])
+    if 0 < spec["shorter_side"] < min(image.size):
+        scale = spec["shorter_side"] / min(image.size)
+        image = image.resize([max(spec["shorter_side"], int(side * scale)) for side in image.size], 2)  # 2: bilinear
+    if spec["square"]:
+        size = [spec["resize"], spec["resize"]]
+    else:
+        scale = spec["resize"] / min(image.size)
+        size = [max(spec["resize"], int(side * scale)) for side in image.size]
+    image = image.resize(size, 2)
+    left, top = (round((side - spec["size"]) / 2) for side in size)
+    image = image.crop((left, top, left + spec["size"], top + spec["size"]))
+    pixels = np.asarray(image, dtype=np.float32).reshape(spec["size"], spec["size"], -1).transpose(2, 0, 1)
+    scale, offset = (np.array(spec[name], dtype=np.float32)[:, None, None] for name in ("scale", "offset"))
+    return (pixels[spec["channels"]] * scale + offset)[None]
+
+
+def preprocessing(view: View, shape: tuple[int, int], shorter_side: int) -> dict[str, Any] | None:
+    """Return how `preprocess` gives what a view gives; None for a model whose inputs are no images.
+
+    Args:
+        view: the evaluation view.
+        shape: channels C and side S of the network's input.
+        shorter_side: to which preparation reduced images; 0: not.
+
+    Returns:
+        mode: RGB or L; shorter_side: larger images are reduced to it first; resize: then the shorter side, or with
+        `square` both, become this; size: S of the central crop; channels: which channel of the pixels is which of the
+        input; scale, offset: of the values 0 to 255, by channel.
+    """
+    count, side = shape
+    if not isinstance(view, Photos | Small):
+        return None
+    square = isinstance(view, Photos) and (view.square or not view.shorter)
+    black, white = (view.normalise(torch.full((1, count, 1, 1), value)).flatten() for value in (0, 255))
+    first = view.normalise(torch.tensor([255] + [0] * (count - 1)).view(1, count, 1, 1)).flatten()
+    channels = list(range(count))
+    return {
+        "mode": "L" if count == 1 else "RGB",
+        "shorter_side": shorter_side,
+        "resize": (view.shorter or side) if isinstance(view, Photos) else side,
+        "square": square,
+        "size": side,
+        "channels": channels if float(first[0]) == float(white[0]) else channels[::-1],
+        "scale": ((white - black) / 255).tolist(),
+        "offset": black.tolist(),
+    }

@@ -22,7 +22,9 @@ from probmetric.data.loose import LooseImages, loose_images, named, named_proble
 from probmetric.data.manifest import DataError
 from probmetric.errors import ProbMetricError, ServingError
 from probmetric.io import FileError
+from probmetric.io.folders import new_folder
 from probmetric.models import Encoder
+from probmetric.models._regions import draw_match
 from probmetric.models._wrapped import wrapped
 from probmetric.runs.folder import Embeddings
 from probmetric.serving.canary import CHECKED, IMAGES, canaries, warn_if_moved
@@ -383,3 +385,30 @@ def _reference(parts: Parts) -> np.ndarray | None:
     if uncertainty is None or not sound or not bool(uncertainty.isfinite().all()):
         raise FileError(f"{REFERENCE} of {parts.record.name} holds no uncertainties; {BROKEN}.")
     return np.sort(uncertainty.numpy()) if len(uncertainty) else None
+
+
+SIDE = 320
+WHAT = "explanations of matches"
+
+
+def explain(model: Model, answers: Sequence[Answer], folder: Path) -> list[Path]:
+    """Write a picture `<number>.png` of every answer and its nearest image into `folder`; return their paths.
+
+    Both images are files at the paths that the answer names (`models._regions.draw_match`).
+
+    Raises:
+        DataError: an image cannot be read.
+        ServingError: the encoder has no feature maps, so no regions.
+    """
+    encoder = model.predictor.encoder
+    shown = [(answer.image, answer.matches[0].path) for answer in answers if answer.matches]
+    with new_folder(folder, WHAT) as new:
+        for number, pair in enumerate(shown, start=1):
+            seen = model.preprocess(list(pair)).to(next(encoder.parameters()).device)
+            picture = draw_match(encoder, seen, SIDE)
+            if picture is None:
+                raise ServingError(
+                    f"the encoder of {model.name} has no feature maps, so no regions: leave out --explain."
+                )
+            picture.save(new / f"{number}.png")
+    return [folder / f"{number}.png" for number in range(1, len(shown) + 1)]

@@ -5,7 +5,7 @@ reads the validation metric from their histories; test images are never embedded
 the optimiser is seeded, so a search started again asks the same questions, finds the answers on disk and goes on where
 it stopped.
 
-    search    ranges -> settings, and the loop: ask, train, tell
+    search    ranges -> settings, and the loop: ask, train, tell; one Snakemake call per batch
     report    trials.csv, the history figure, the methods file with the chosen settings, and the experiment of both
 """
 

@@ -2,11 +2,13 @@
 
 The optimiser is Optuna's tree-structured Parzen estimator: kept by many, ask-and-tell, deterministic from its seed.
 Trials are asked for in batches that do not depend on how many machines work, and told in the order they were asked, so
-that the outcome depends on the search file only.
+that the outcome depends on the search file only. A batch is trained by one Snakemake call, so that clusters, locks and
+resume work as always.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,8 +21,10 @@ from probmetric.errors import ProbMetricError
 from probmetric.planning.composition import composed
 from probmetric.planning.expansion import Point, resolve
 from probmetric.planning.experiments import PRESET
+from probmetric.process import call
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.identity import REGISTRIES
+from probmetric.runs.made import Judge
 from probmetric.runs.names import RESULTS, with_fold
 from probmetric.runs.plan import Run
 
@@ -223,3 +227,54 @@ def _contains(span: SearchRange, value: Any) -> bool:
         return value in span.choices
     low, high = span.interval
     return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+
+
+AGAIN = (
+    "Run the command again. If the message names a lock, a workflow is running in this folder, or one was killed: when "
+    "none is running, `snakemake --unlock`, then the command again."
+)
+DRY_RUN = {"-n", "--dry-run", "--dryrun"}
+
+
+def build_studies(names: Sequence[str], options: Sequence[str] = ()) -> None:
+    """Have Snakemake build the experiments `names`, from data to report, one after the other; called again it goes on.
+
+    Raises:
+        TuningError: some of it could not be made; Snakemake's messages say what.
+    """
+    incomplete = []
+    for name in names:
+        if status := call(["snakemake", "--keep-going", *options, "--config", f"experiments=[{name}]"]):
+            _check_not_stopped(status)
+            incomplete.append(name)
+    if incomplete:
+        raise TuningError(f"not complete: {', '.join(incomplete)}; Snakemake's messages are above. {AGAIN}")
+
+
+def train_runs(runs: Sequence[Run], options: Sequence[str] = ()) -> None:
+    """Have Snakemake train every run; runs that cannot be trained are left out, the others finish.
+
+    Args:
+        runs: planned runs; those trained already, as planned, are left alone.
+        options: further options of `snakemake`, such as `--profile slurm`.
+
+    Raises:
+        TuningError: Snakemake itself failed or was stopped.
+        SystemExit: in a dry run; what is asked next depends on what these would have reached.
+    """
+    judge = Judge({run.name: run for run in runs})
+    waiting = [run.name for run in runs if not judge.verdict(run.name, "train").usable]
+    if not waiting:
+        return
+    chosen = ["until=train", "experiments=[]", f"runs={json.dumps(waiting, separators=(',', ':'))}"]
+    status = call(["snakemake", "--keep-going", *options, "--config", *chosen])
+    _check_not_stopped(status)
+    if DRY_RUN.intersection(options):
+        raise SystemExit(status)
+    if status and not any(RunFolder.named(name).history_file.exists() for name in waiting):
+        raise TuningError(f"no run of this batch could be trained; Snakemake's message is above. {AGAIN}")
+
+
+def _check_not_stopped(status: int) -> None:
+    if status < 0 or status == 130:
+        raise TuningError("stopped; run the same command again to go on.")
