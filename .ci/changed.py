@@ -146,13 +146,18 @@ def named_components(path):
         if folder == path.parent or TESTS in path.parents:
             room = ".".join(["probmetric", folder.relative_to(PACKAGE).parts[0]])
             every = TESTS in path.parents and room in text and LISTS.search(text)
-            found |= {file for file in components(folder) if every or file.stem in strings}
+            found |= {file for file in components(folder) if every or named(file) & strings}
     return found - {path}
 
 
 def components(folder):
     """The components' files in a folder."""
     return sorted(file for file in folder.glob("*.py") if not file.name.startswith("_"))
+
+
+def named(file):
+    """Names of the components in a file: those its decorators give, else the file's."""
+    return set(re.findall(r'^@(?:register\("|score\(.*\)\ndef )(\w+)', text_of(file), re.MULTILINE)) or {file.stem}
 
 
 def only(names):
@@ -162,7 +167,7 @@ def only(names):
         mine = {ROOT / name for name in names if folder in (ROOT / name).parents}
         room = TESTS / folder.relative_to(PACKAGE).parts[0]
         if mine and mine <= every and not any(room in (ROOT / name).parents for name in names):
-            reaching = sorted(file.stem for file in every if reached(file) & mine)
+            reaching = sorted(name for file in every if reached(file) & mine for name in named(file))
             yield f"--components={folder.relative_to(PACKAGE)}={','.join(reaching)}"
 
 

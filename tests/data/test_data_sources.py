@@ -14,8 +14,8 @@ from PIL import Image
 from probmetric.data import DataError, doctor, load_manifest, open_images, prepare_dataset
 from probmetric.data.sources import REGISTRY
 from probmetric.data.sources._files import validation_classes
-from probmetric.data.sources._small import safe_pickle
 from probmetric.data.sources.cars import class_key
+from probmetric.data.sources.cifar import safe_pickle
 
 CASES = [(name, layout) for name in miniatures.NAMES for layout in miniatures.LAYOUTS[name]]
 

@@ -19,7 +19,7 @@ from probmetric.runs.folder import Embeddings, RunFolder
 from probmetric.testing import isolated_components
 from probmetric.trust import scores
 from probmetric.trust.answers import Answers, p_right_of, trust_metrics
-from probmetric.trust.scores import _normalizer, doubts
+from probmetric.trust.scores import distributions, doubts
 
 
 def unit(generator, count, dim=6):
@@ -120,7 +120,7 @@ def test_expected_likelihood_is_the_integral_of_the_product():
 def test_the_normaliser_is_the_exact_one(dim):
     kappa = np.array([0.0, 1e-4, 0.3, 5.0, 40.0, 700.0, 1e5])
     expected = log_normalizer(torch.from_numpy(kappa), dim).numpy()
-    np.testing.assert_allclose(_normalizer.log_normalizer(kappa, dim), expected, rtol=1e-8, atol=1e-7)
+    np.testing.assert_allclose(distributions.log_normalizer(kappa, dim), expected, rtol=1e-8, atol=1e-7)
 
 
 def test_mutual_likelihood_is_the_density_of_equal_embeddings():

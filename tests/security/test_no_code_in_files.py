@@ -34,7 +34,7 @@ FORBIDDEN = {
     *("torch.hub.load", "torch.jit.load", "runpy.run_path", "shutil.unpack_archive", "np.fromregex"),
 }
 METHODS = {"extractall", "read_pickle", "unpack_archive"}
-PICKLE_READER = "src/probmetric/data/sources/_small.py"  # `_ArraysOnly`, which knows NumPy arrays and nothing else
+PICKLE_READER = "src/probmetric/data/sources/cifar.py"  # `_ArraysOnly`, which knows NumPy arrays and nothing else
 
 
 def dotted(node: ast.AST) -> str:

@@ -94,8 +94,8 @@ def _words(summary: dict[str, Any], digests: dict[str, str], names: list[str]) -
 
 
 def _purpose(name: str) -> str:
-    """Return what the source's module says of the dataset; "" for one of the user's own name."""
+    """Return what the source and its module say of the dataset; "" for one of the user's own name."""
     if name not in REGISTRY.names():
         return ""
-    module = sys.modules[REGISTRY.get(name).__module__]
-    return inspect.cleandoc(module.__doc__ or "")
+    source = REGISTRY.get(name)
+    return "\n\n".join(inspect.cleandoc(part.__doc__ or "") for part in (source, sys.modules[source.__module__]))

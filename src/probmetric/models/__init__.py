@@ -1,4 +1,4 @@
-"""Encoders: images -> raw, un-normalised embeddings. One backbone per file; importing this package needs no PyTorch.
+"""Encoders: images -> raw, un-normalised embeddings. Importing this package needs no PyTorch.
 
 `from probmetric.models import Encoder, register` is what a backbone needs.
 """

@@ -1,8 +1,7 @@
 """Named components: losses, uncertainties, backbones, views, metrics, figures and data sources are found by name.
 
-Inside the package a component's name *is* its file's (or folder's) name, so adding one is adding a file; files that
-start with an underscore are helpers. A component of any other module gives its name when it registers, or takes that
-of its module:
+A component gives its name when it registers, or takes that of its module or, inside the package, of its folder there.
+Adding one is adding a file; files that start with an underscore are helpers.
 
     from probmetric.losses import ProxyLoss, register
 

@@ -87,16 +87,18 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 PLUGIN_ADVICE = "If it is yours, name its module: `plugins` of params.yaml."
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_NAMED = re.compile(r'^@register\("([a-z0-9_]+)"\)', re.MULTILINE)
+_NAMED = re.compile(r'^@(?:register\("|score\(.*\)\ndef )([a-z0-9_]+)', re.MULTILINE)
 
 
 class Registry:
-    """Components of one kind: one per module of `package`, and those other modules register.
+    """Components of one kind: those of the modules of `package`, and those other modules register.
 
     `context` names the arguments the caller supplies when it creates a component (for a loss: `num_classes`, `dim`);
     they are not options a user sets. `constants` names the class constants that can be asked for without importing.
-    With `several`, a module of the package holds the components that its lines `@register("name")` name. `hint` ends
-    the message about an unknown name.
+    `hint` ends the message about an unknown name.
+
+    A module of the package holds the components that its lines `@register("name")` name or, with `@register` alone, one
+    that has the module's name; a score has the name of its function.
     """
 
     def __init__(
@@ -105,11 +107,10 @@ class Registry:
         package: str,
         context: tuple[str, ...] = (),
         constants: tuple[str, ...] = (),
-        several: bool = False,
         hint: str = "",
     ) -> None:
         self.kind, self.package, self.context, self.constants = kind, package, context, constants
-        self.several, self.hint = several, hint
+        self.hint = hint
         self._objects: dict[str, Callable[..., Any]] = {}
         self._entries: dict[str, Entry] = {}
         self._foreign: set[str] = set()
@@ -128,12 +129,12 @@ class Registry:
         """
         if isinstance(component, str):
             return functools.partial(self._register, component)
-        return self._register(component.__module__.rpartition(".")[2], component)
+        module = component.__module__
+        inside = module.removeprefix(f"{self.package}.")
+        return self._register(module.rpartition(".")[2] if inside == module else inside.partition(".")[0], component)
 
     def _register(self, name: str, component: T) -> T:
         if component.__module__.startswith(f"{self.package}."):
-            if not self.several:
-                name = component.__module__.removeprefix(f"{self.package}.").split(".")[0]
             self._objects[name] = self._alone(name, component)
             return component
         if not _NAME.fullmatch(name):
@@ -181,10 +182,9 @@ class Registry:
     def _sources(self) -> dict[str, Path]:
         files = {path.stem: path for path in self._folder.glob("*.py")}
         folders = {path.parent.name: path.parent for path in self._folder.glob("*/__init__.py")}
-        public = {name: path for name, path in (files | folders).items() if not name.startswith("_")}
-        if self.several:
-            public = {name: path for path in public.values() for name in _NAMED.findall(path.read_text("utf-8"))}
-        return dict(sorted(public.items()))
+        public = sorted((name, path) for name, path in (files | folders).items() if not name.startswith("_"))
+        named = {path: _NAMED.findall(path.read_text("utf-8")) if path.is_file() else [] for _, path in public}
+        return dict(sorted((name, path) for stem, path in public for name in named[path] or [stem]))
 
     @functools.cached_property
     def shared_digest(self) -> str:

@@ -1,4 +1,4 @@
-"""Dataset sources, found by name: one file per dataset, the file's name is the dataset's name.
+"""Dataset sources, found by name: one file per dataset, or per family of datasets that share their code.
 
 `from probmetric.data.sources import RawFile, RawFiles, Source, Table, register` is what a source needs.
 """

@@ -28,7 +28,6 @@ REGISTRY = Registry(
     "figure",
     "probmetric.reporting.figures",
     context=("context",),
-    several=True,
     hint="t-SNE and UMAP are embedding_map.",
 )
 register, list_figures = REGISTRY.register, REGISTRY.names

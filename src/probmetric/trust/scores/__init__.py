@@ -1,7 +1,7 @@
 """Scores of an answer: from the match record, and what the method says of both images, to a doubt (Q,).
 
-A score is one file, `<name>.py`, with one function; higher = less sure. Free ones need nothing but the search; the
-others name the tensors of the run's record that they need and exist only where a method has them.
+A score is a function, named as it is; higher = less sure. Free ones need nothing but the search; the others name the
+tensors of the run's record that they need and exist only where a method has them.
 
     from probmetric.trust.scores import score
 

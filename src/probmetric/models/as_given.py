@@ -1,4 +1,4 @@
-"""A frozen model's vectors as features, and a linear head: for datasets of `source: embeddings`."""
+"""No network: the pixels, or the vectors of a frozen model, are the features."""
 
 from __future__ import annotations
 
@@ -11,9 +11,27 @@ from probmetric.models._base import Encoder
 from probmetric.registry import Flag
 
 
-@register
+@register("pixels")
+class Pixels(Encoder):
+    """Flattened pixels, the floor any trained encoder has to beat; M is C*H*W whatever `dim` asks for."""
+
+    has_head = False
+
+    def __init__(self, *, dim: int, in_channels: int, image_size: int) -> None:
+        super().__init__()
+        self.dim = self.num_features = in_channels * image_size**2
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return the pixels (B, C*H*W) of images (B, C, H, W)."""
+        return images.flatten(1)
+
+
+@register("vectors")
 class Vectors(Encoder):
-    """The first numbers of its input are the features; without head they are the embedding."""
+    """The first numbers of its input are the features, for datasets of `source: embeddings`.
+
+    Without head the features are the embedding.
+    """
 
     has_head: ClassVar[Flag] = {"head": "linear"}
 

@@ -1,0 +1,112 @@
+"""Scores of a pair: what the method's distributions of query and answer say.
+
+Of two Gaussian embeddings with means mu and variances s, in closed form:
+
+    expected_cosine     E[cos] = sum_d mu_qd mu_ad / sqrt( sum_d (mu_qd^2 + s_qd) sum_d (mu_ad^2 + s_ad) ), the expected
+                        product over the root of the expected squared lengths (Baumann et al. 2024, ProbCosine)
+    cosine_spread       Var[cos] = sum_d [ mu_qd^2 s_ad + mu_ad^2 s_qd + s_qd s_ad ] over the same product of lengths
+    mutual_likelihood   log p(z_q = z_a) = -1/2 sum_d [ (mu_qd - mu_ad)^2 / (s_qd + s_ad) + log(s_qd + s_ad) ], up to a
+                        constant (Shi and Jain 2019, eq. 3)
+
+Of two vMF distributions, with nu = kappa mu, the expected-likelihood kernel (paper 000, eq. 7): log of the integral of
+vMF(x; nu_q) vMF(x; nu_a) over the sphere
+
+    expected_likelihood  log C(|nu_q|) + log C(|nu_a|) - log C(|nu_q + nu_a|)
+
+For a posterior that was sampled the concentrations are those of the vMF with the samples' mean resultant length.
+
+The log normaliser is one in NumPy, as the evaluate step does not load PyTorch for one formula:
+log C_M(kappa) = nu log kappa - (nu + 1) log 2 pi - log I_nu(kappa), nu = M/2 - 1. Below nu = 15 by SciPy's scaled I_nu,
+above by Olver's uniform expansion (DLMF 10.41.3) with three terms; `probmetric.directional` is the exact one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from probmetric.trust.scores import score
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Doubles = NDArray[np.float64]
+
+EXPANDED_FROM = 15.0
+SMALLEST = 1e-30
+
+
+@score(needs=("uncertainty",))
+def answer_uncertainty(match: Any) -> Any:
+    """Own uncertainty of the nearest image."""
+    return match.answer["uncertainty"].astype(float)
+
+
+@score(needs=("mean", "variance"))
+def expected_cosine(match: Any) -> Any:
+    """1 - expected cosine of query and answer as Gaussians."""
+    pairs = [(record["mean"].astype(float), record["variance"]) for record in (match.query, match.answer)]
+    lengths = [(mean**2 + variance).sum(axis=1) for mean, variance in pairs]
+    return 1.0 - (pairs[0][0] * pairs[1][0]).sum(axis=1) / np.sqrt(lengths[0] * lengths[1])
+
+
+@score(needs=("mean", "variance"))
+def cosine_spread(match: Any) -> Any:
+    """Standard deviation of the cosine of query and answer as Gaussians."""
+    (first, s), (second, t) = (
+        (record["mean"].astype(float), record["variance"].astype(float)) for record in (match.query, match.answer)
+    )
+    lengths = (first**2 + s).sum(axis=1) * (second**2 + t).sum(axis=1)
+    return np.sqrt((first**2 * t + second**2 * s + s * t).sum(axis=1) / lengths)
+
+
+@score(needs=("mean", "variance"))
+def mutual_likelihood(match: Any) -> Any:
+    """Minus the mutual likelihood score of query and answer."""
+    total = match.query["variance"].astype(float) + match.answer["variance"]
+    total = np.maximum(total, np.finfo(np.float32).tiny)
+    apart = match.query["mean"].astype(float) - match.answer["mean"]
+    return 0.5 * (apart**2 / total + np.log(total)).sum(axis=1)
+
+
+@score(needs=("mean", "concentration"))
+def expected_likelihood(match: Any) -> Any:
+    """Minus the log expected likelihood of query and answer as vMF distributions."""
+    both = [record["concentration"][:, None] * record["mean"].astype(float) for record in (match.query, match.answer)]
+    lengths = [np.linalg.norm(nu, axis=1) for nu in (*both, both[0] + both[1])]
+    first, second, together = (log_normalizer(length, both[0].shape[1]) for length in lengths)
+    return together - first - second
+
+
+def log_normalizer(kappa: Doubles, dim: int) -> Doubles:
+    """Log C_M (N,) of concentrations (N,) >= 0 in `dim` = M >= 2 dimensions.
+
+    Examples:
+        >>> round(float(log_normalizer(np.array([0.0]), 2)[0]), 6)  # uniform on the circle: -log 2 pi
+        -1.837877
+    """
+    nu = dim / 2 - 1
+    values = np.maximum(kappa, SMALLEST)
+    return -(nu + 1) * np.log(2 * np.pi) - _log_bessel_over_power(nu, values)
+
+
+def _log_bessel_over_power(nu: float, kappa: Doubles) -> Doubles:
+    """log(I_nu(kappa) / kappa^nu)."""
+    if nu < EXPANDED_FROM:
+        from scipy.special import gammaln, ive
+
+        near = kappa < 1e-3
+        value = -nu * np.log(2.0) - gammaln(nu + 1) + kappa**2 / (4 * (nu + 1))
+        value[~near] = np.log(ive(nu, kappa[~near])) + kappa[~near] - nu * np.log(kappa[~near])
+        return value
+    z = kappa / nu
+    root = np.sqrt(1 + z**2)
+    p = 1 / root
+    terms = (
+        (3 * p - 5 * p**3) / 24,
+        (81 * p**2 - 462 * p**4 + 385 * p**6) / 1152,
+        (30375 * p**3 - 369603 * p**5 + 765765 * p**7 - 425425 * p**9) / 414720,
+    )
+    series = sum(term / nu ** (place + 1) for place, term in enumerate(terms))
+    return nu * (root - np.log1p(root) - np.log(nu)) - 0.5 * np.log(2 * np.pi * nu * root) + np.log1p(series)
