@@ -20,6 +20,4 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 __all__ = ["Gallery", "Model", "__version__", "example_vectors", "fit", "load", "load_plugins"]
 
-__getattr__ = exported(
-    __name__, {"registry": ("load_plugins",), "serving": ("Gallery", "Model", "example_vectors", "fit", "load")}
-)
+__getattr__ = exported(__name__)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
@@ -13,14 +17,20 @@ if TYPE_CHECKING:
 Kind = TypeVar("Kind", bound="type[Optimizer]")
 
 
-def exported(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of `package`, whose names are defined in its modules: module -> its names."""
-    homes = {name: module for module, its in names.items() for name in its}
+def exported(package: str) -> Callable[[str], Any]:
+    """Return the `__getattr__` of `package`: of the names that it imports below `if TYPE_CHECKING:`."""
+
+    @functools.cache
+    def homes() -> dict[str, str]:
+        source = Path(sys.modules[package].__file__ or "").read_text(encoding="utf-8")
+        lines = next(line for line in ast.parse(source).body if isinstance(line, ast.If)).body
+        imports = [line for line in lines if isinstance(line, ast.ImportFrom)]
+        return {alias.name: str(line.module) for line in imports for alias in line.names}
 
     def find(name: str) -> Any:
-        if name not in homes:
+        if name not in homes():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+        return getattr(importlib.import_module(homes()[name]), name)
 
     return find
 

@@ -40,15 +40,4 @@ __all__ = [
     "verify_digest",
 ]
 
-__getattr__ = exported(
-    __name__,
-    {
-        "checks": ("doctor",),
-        "manifest": ("DataError", "load_columns", "load_manifest", "load_metadata", "verify_digest"),
-        "noise": ("add_noise", "inject_label_noise"),
-        "prepare": ("prepare_dataset",),
-        "status": ("dataset_status", "format_status"),
-        "store": ("ImageStore", "open_images"),
-        "variants": ("split_classes",),
-    },
-)
+__getattr__ = exported(__name__)

@@ -32,7 +32,7 @@ REGISTRY = Registry(
     "loss", "probmetric.losses", context=("num_classes", "dim"), constants=("has_proxies", "is_classifier")
 )
 register, list_losses = REGISTRY.register, REGISTRY.names
-__getattr__ = exported(__name__, {"_base": ("Loss", "ProxyLoss", "cosine_similarities", "unit")})
+__getattr__ = exported(__name__)
 
 
 def create_loss(name: str, *, num_classes: int, dim: int, **options: Any) -> Loss:

@@ -101,45 +101,4 @@ __all__ = [
     "write_tables",
 ]
 
-__getattr__ = exported(
-    __name__,
-    {
-        "calibration": ("Reliability", "calibration_error", "classwise_calibration_error", "reliability"),
-        "catalogue": ("METRICS",),
-        "classification": ("classification_metrics",),
-        "clustering": ("agreement", "clustering_metrics"),
-        "correlation": ("spearman",),
-        "names": (
-            "HEADLINES",
-            "arrow",
-            "better",
-            "direction",
-            "find",
-            "heading",
-            "is_headline",
-            "label",
-            "metric_names",
-        ),
-        "ood": ("auroc", "ood_metrics", "roc_curve"),
-        "own": ("REGISTRY", "MetricError", "metric", "own_metrics"),
-        "pairwise": ("pairwise_tests", "pooled_variances"),
-        "ranked": ("summarize",),
-        "record": ("Direction", "Metric"),
-        "selective": ("SparsificationCurve", "selective_metrics", "sparsification"),
-        "statistics": (
-            "PairedResult",
-            "Sample",
-            "UnitVariance",
-            "holm",
-            "mean_interval",
-            "paired_test",
-            "seeds_needed",
-            "unit_variance",
-        ),
-        "structure": ("proxy_transport", "structure_metrics"),
-        "tables": ("with_tables", "write_tables"),
-        "temperature": ("fit_temperature", "scaled_probabilities"),
-        "threshold": ("threshold_metrics",),
-        "verification": ("verification_metrics",),
-    },
-)
+__getattr__ = exported(__name__)

@@ -36,7 +36,7 @@ __all__ = [
     "register",
 ]
 
-__getattr__ = exported(__name__, {"_base": ("Encoder", "read_state"), "_heads": ("create_pooling",)})
+__getattr__ = exported(__name__)
 
 
 def create_encoder(

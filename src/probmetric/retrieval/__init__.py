@@ -30,12 +30,4 @@ __all__ = [
     "summarize",
 ]
 
-__getattr__ = exported(
-    __name__,
-    {
-        "match": ("Match", "find_match", "match_among", "match_record"),
-        "measures": ("retrieval_metrics", "retrieval_per_query", "summarize"),
-        "neighbours": ("Nearest", "search"),
-        "votes": ("neighbour_votes", "sampled_retrieval_metrics"),
-    },
-)
+__getattr__ = exported(__name__)

@@ -9,18 +9,27 @@ answers = model.search(gallery, ["query.jpg"])
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from probmetric.lazy import exported
 
-__getattr__ = exported(
-    __name__,
-    {
-        "export": ("check_vectors_file", "write_program", "write_vectors"),
-        "fitting": ("fit",),
-        "gallery": ("Gallery",),
-        "model": ("Model", "load"),
-        "model_folder": ("MODEL_FOLDER", "run_gallery"),
-        "registry": ("register",),
-        "service": ("run_service",),
-        "vectors": ("example_vectors",),
-    },
-)
+if TYPE_CHECKING:
+    from probmetric.serving.export import check_vectors_file, write_program, write_vectors
+    from probmetric.serving.model import Model, load
+    from probmetric.serving.model_folder import MODEL_FOLDER, run_gallery
+    from probmetric.serving.registry import register
+    from probmetric.serving.service import run_service
+
+__all__ = [
+    "MODEL_FOLDER",
+    "Model",
+    "check_vectors_file",
+    "load",
+    "register",
+    "run_gallery",
+    "run_service",
+    "write_program",
+    "write_vectors",
+]
+
+__getattr__ = exported(__name__)

@@ -38,11 +38,4 @@ __all__ = [
     "isolated_components",
 ]
 
-__getattr__ = exported(
-    __name__,
-    {
-        "losses": ("LossContract",),
-        "others": ("BackboneContract", "MetricContract", "SourceContract", "ViewContract"),
-        "uncertainties": ("UncertaintyContract",),
-    },
-)
+__getattr__ = exported(__name__)

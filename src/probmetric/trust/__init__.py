@@ -53,18 +53,4 @@ __all__ = [
     "suspect_labels",
 ]
 
-__getattr__ = exported(
-    __name__,
-    {
-        "batch": ("Selection", "match_e_values", "select_by_e_values", "select_matches"),
-        "certificates": ("Certificate", "CertificateError", "certify", "class_importance"),
-        "copies": ("burst_sentence", "copies_of", "copy_groups", "distinct"),
-        "drift": ("Monitor", "monitor"),
-        "labels": ("SuspectedLabels", "contradictory_copies", "suspect_labels"),
-        "p_right": ("PRight", "added_auroc", "fit_p_right", "p_right_metrics"),
-        "pairs": ("PairCertificate", "certify_pairs"),
-        "sets": ("CoverageSets", "coverage_sets"),
-        "spot_check": ("SpotChecks", "checks_needed", "spot_checks"),
-        "strangers": ("StrangerCertificate", "certify_strangers", "fnir_at_fpir", "identification_rates"),
-    },
-)
+__getattr__ = exported(__name__)

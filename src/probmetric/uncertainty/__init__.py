@@ -38,8 +38,7 @@ REGISTRY = Registry(
     constants=("fits", "trains_encoder", "trains", "closed_set", "needs_head", "needs_classifier"),
 )
 register, list_uncertainties = REGISTRY.register, REGISTRY.names
-_BASE = ("DirectionalBatch", "Fitting", "Objective", "Posterior", "Predictor", "Uncertainty")
-__getattr__ = exported(__name__, {"_base": _BASE})
+__getattr__ = exported(__name__)
 
 
 def create_uncertainty(name: str, **options: Any) -> Uncertainty:

@@ -20,4 +20,4 @@ register, list_datasets = REGISTRY.register, REGISTRY.names
 
 __all__ = ["REGISTRY", "RawFile", "RawFiles", "Source", "Table", "check_counts", "list_datasets", "options", "register"]
 
-__getattr__ = exported(__name__, {"_base": ("RawFile", "RawFiles", "Source", "Table", "check_counts", "options")})
+__getattr__ = exported(__name__)

@@ -37,7 +37,7 @@ register, list_views = REGISTRY.register, REGISTRY.names
 
 __all__ = ["REGISTRY", "View", "create_view", "list_views", "register", "source_view", "view_of"]
 
-__getattr__ = exported(__name__, {"_base": ("View",)})
+__getattr__ = exported(__name__)
 
 
 def create_view(name: str, **options: Any) -> View:
