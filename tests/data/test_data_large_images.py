@@ -9,10 +9,10 @@ import torch
 from PIL import Image
 
 from probmetric.data import open_images, prepare_dataset
-from probmetric.data.draws import uniforms
 from probmetric.data.images import Eye, PreparedImages, batches
 from probmetric.data.samplers import Batching, create_sampler, pair_sampler, pairs_of_classes
 from probmetric.data.views import create_view
+from probmetric.data.views._base import uniforms
 from probmetric.data.views.photos import Photos, crop_window, jittered
 
 ROWS = np.arange(12) * 7

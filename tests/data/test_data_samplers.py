@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probmetric.data.draws import uniforms
 from probmetric.data.samplers import Batching, create_sampler, members_of, pair_sampler, pairs_of_classes
 from probmetric.data.views import create_view, source_view
+from probmetric.data.views._base import uniforms
 from probmetric.data.views.small import Small, _affine_grid
 
 IMAGES = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (40, 3, 32, 32), dtype=np.uint8))

@@ -9,7 +9,7 @@ import pytest
 import probmetric
 from probmetric.testing import isolated_components
 
-ROOMS = ("metrics", "retrieval", "runs", "trust")
+ROOMS = ("metrics", "retrieval", "runs", "training", "trust")
 MODULES = [
     f"probmetric.{room}.{module.name}"
     for room in ROOMS

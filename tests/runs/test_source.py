@@ -319,7 +319,6 @@ def test_a_file_read_at_import_that_no_string_names_is_told(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("module", "step"),
     [
-        ("training.schedule", "train"),
         ("training.optimizer", "train"),
         ("training.loop", "train"),
         ("data.samplers", "train"),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from probmetric.config import Training
-from probmetric.training.schedule import learning_rate_factor
+from probmetric.training.optimizer import learning_rate_factor
 from probmetric.training.seeds import derive_seed, seed_layers
 
 

@@ -5,7 +5,7 @@ from scipy.ndimage import convolve
 
 from probmetric.testing.uncertainties import TinyEncoder
 from probmetric.uncertainty import create_uncertainty
-from probmetric.uncertainty.pixel_statistic import KERNEL
+from probmetric.uncertainty.controls import KERNEL
 
 
 @pytest.mark.parametrize("statistic", ["noise", "contrast", "low_contrast"])

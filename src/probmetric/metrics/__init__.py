@@ -26,6 +26,8 @@ if TYPE_CHECKING:
         is_headline,
         label,
         metric_names,
+        with_tables,
+        write_tables,
     )
     from probmetric.metrics.ood import auroc, ood_metrics, roc_curve
     from probmetric.metrics.own import REGISTRY, MetricError, metric, own_metrics
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
         unit_variance,
     )
     from probmetric.metrics.structure import proxy_transport, structure_metrics
-    from probmetric.metrics.tables import with_tables, write_tables
     from probmetric.metrics.temperature import fit_temperature, scaled_probabilities
     from probmetric.metrics.threshold import threshold_metrics
     from probmetric.metrics.verification import verification_metrics

@@ -9,12 +9,11 @@ import re
 from dataclasses import replace
 
 from probmetric.metrics import (
-    answers,
     calibration,
     classification,
     clustering,
     correlation,
-    duration,
+    elsewhere,
     ood,
     ranked,
     selective,
@@ -25,19 +24,19 @@ from probmetric.metrics import (
 from probmetric.metrics.record import Metric
 from probmetric.registry import registry_of
 
-MODULES = (
-    ranked,
-    clustering,
-    structure,
-    threshold,
-    selective,
-    classification,
-    calibration,
-    answers,
-    correlation,
-    verification,
+METRICS: tuple[Metric, ...] = (
+    *ranked.METRICS,
+    *clustering.METRICS,
+    *structure.METRICS,
+    *threshold.METRICS,
+    *selective.METRICS,
+    *classification.METRICS,
+    *calibration.METRICS,
+    *elsewhere.METRICS,
+    *correlation.METRICS,
+    *verification.METRICS,
+    *ood.METRICS,
 )
-METRICS: tuple[Metric, ...] = tuple(metric for module in (*MODULES, ood, duration) for metric in module.METRICS)
 _BY_NAME = {(group, metric.name): metric for metric in METRICS for group in metric.groups}
 _OF_SCORES = {name.removesuffix("{score}") for _, name in _BY_NAME if name.endswith("{score}")}
 

@@ -37,7 +37,7 @@ INFRASTRUCTURE = tuple(
     f"probmetric.{name}"
     for name in (
         *("config", "errors", "io", "launch", "lazy", "planning", "process", "registry", "reporting"),
-        *("metrics.names", "metrics.tables", "tracking"),
+        *("metrics.names", "tracking"),
         *("runs.folder", "runs.identity", "runs.made", "runs.names", "runs.plan", "runs.source"),
     )
 )

@@ -6,7 +6,7 @@ P(right) 1.00. Its contrast is that of none of them. Per image, of the network's
     brightness     mean
     contrast       log standard deviation
     edges          log mean |difference| of neighbouring pixels
-    noise          log median |x * K|, the kernel of `uncertainty.pixel_statistic`
+    noise          log median |x * K|, the kernel of `uncertainty.controls`
     colour         log mean standard deviation over the channels
     balance        (mean - median) / standard deviation
     flatness       share of neighbouring pixels that differ by next to nothing

@@ -40,9 +40,8 @@ from probmetric.training.data import TrainingData
 from probmetric.training.diagnosis import TrainingError, non_finite_gradients, non_finite_loss
 from probmetric.training.forward import Network, embed_as_trained, resolve_precision
 from probmetric.training.low_rank import add_low_rank, merge
-from probmetric.training.optimizer import create_optimizer, gradient_norm, set_learning_rates
+from probmetric.training.optimizer import create_optimizer, gradient_norm, learning_rate_factor, set_learning_rates
 from probmetric.training.progress import HISTORY_COLUMNS, Progress
-from probmetric.training.schedule import learning_rate_factor
 from probmetric.training.seeds import generator_for, seed_layers
 from probmetric.training.validation import validate
 

@@ -1,17 +1,18 @@
-"""Where a training run stands, and the columns of its history."""
+"""Where a training run stands, the columns of its history, and whether its metric could choose an epoch at all."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-from probmetric.metrics.selection import selection_warning
 
 HISTORY_COLUMNS = (
     *("epoch", "step", "train_loss", "lr", "val_metric", "seconds", "images_per_second"),
     *("peak_memory_mb", "grad_norm", "skipped_steps"),
 )
+CEILING = 1.0 - 1e-9
+EARLY = 0.2
 
 
 @dataclass
@@ -52,3 +53,30 @@ class Progress:
         """What speaks against the choice of the epoch."""
         values = [row["val_metric"] for row in self.history]
         return selection_warning(values, self.best_epoch) if self.metrics else ""
+
+
+def selection_warning(values: Sequence[float | None], selected: int) -> str:
+    """Say why the choice of an epoch says little; empty where nothing speaks against it.
+
+    A metric that has reached its largest possible value tells later epochs no longer apart; weights of the first fifth
+    of training are those of a network that has hardly been trained, chosen by luck or by a metric that does not see
+    what later epochs gain.
+
+    Args:
+        values: validation metric of every epoch planned, None where it was not measured; at most 1.
+        selected: epoch whose weights were kept, from 0.
+
+    Examples:
+        >>> selection_warning([0.9, 1.0, 1.0, 1.0, 1.0], 4)
+        'the validation metric is saturated: 1 since epoch 2 of 5'
+        >>> selection_warning([0.6, 0.9, 0.8, 0.8, 0.8, 0.7, 0.7, 0.7, 0.7, 0.7], 1)
+        'the weights are of epoch 2 of 10, the first fifth of training'
+        >>> selection_warning([0.6, 0.7, 0.8], 2)
+        ''
+    """
+    reached = [epoch for epoch, value in enumerate(values) if value is not None and value >= CEILING]
+    if reached:
+        return f"the validation metric is saturated: 1 since epoch {reached[0] + 1} of {len(values)}"
+    if len(values) * EARLY >= 1 and selected + 1 <= EARLY * len(values):
+        return f"the weights are of epoch {selected + 1} of {len(values)}, the first fifth of training"
+    return ""

@@ -1,4 +1,10 @@
-"""What a view is."""
+"""What a view is, and what it draws: random numbers by address instead of by turn.
+
+A draw is a function of (seed, epoch, image index, place), never of a state, and so the same whichever process, batch or
+order asks for it: the number of workers, the batch composition and a resumed run never change the data. The hash is
+SplitMix64's finaliser (Steele, Lea & Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), applied to
+each address part in turn.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +19,8 @@ from probmetric.data.manifest import DataError
 
 Images = np.ndarray | Iterable[np.ndarray] | Tensor
 """Images in order: pixels (B, H, W, C) uint8 of one size, pixels (H, W, C) uint8 one by one, or inputs (B, ...)."""
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +28,7 @@ class View:
     """From pixels to network input; a frozen dataclass whose fields are its options.
 
     `load` and `load_plain` run on the CPU, in threads, uint8 to uint8; calling the view does what is left to the
-    device. What is drawn is a function of (seed, epoch, image) alone: `probmetric.data.draws.uniforms`.
+    device. What is drawn is a function of (seed, epoch, image) alone: `uniforms`.
     """
 
     def __post_init__(self) -> None:
@@ -97,3 +105,29 @@ def stacked(images: Images) -> Tensor:
             )
         images = np.stack(images)
     return torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2)
+
+
+def _mix(value: np.ndarray) -> np.ndarray:
+    """Apply SplitMix64's finaliser to uint64 values, modulo 2^64."""
+    value = (value ^ (value >> np.uint64(30))) * _M1
+    value = (value ^ (value >> np.uint64(27))) * _M2
+    return value ^ (value >> np.uint64(31))
+
+
+def uniforms(seed: int, epoch: int, indices: np.ndarray, count: int) -> np.ndarray:
+    """Draw independent uniform numbers for each image.
+
+    Args:
+        seed: seed of the run.
+        epoch: epoch the images are drawn for.
+        indices: the images' own numbers (B,), for example manifest rows.
+        count: numbers per image.
+
+    Returns:
+        (B, count) float64 in [0, 1).
+    """
+    address = np.zeros((len(indices), 1), dtype=np.uint64)
+    for part in (seed, epoch, np.asarray(indices)[:, None]):
+        address = _mix(address + _GOLDEN + np.asarray(part).astype(np.uint64))
+    draws = _mix(address + _GOLDEN * np.arange(1, count + 1, dtype=np.uint64))
+    return (draws >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -2,7 +2,7 @@
 
 The work is split where it is cheap: `load` crops, resizes and flips on the CPU from the memory-mapped cache, uint8 to
 uint8, with antialiasing; `__call__` jitters and normalises a whole batch, on the device. What is drawn is a function of
-(seed, epoch, index) alone (`draws`).
+(seed, epoch, index) alone (`uniforms`).
 
     random crop   as torchvision's RandomResizedCrop: an area uniform in `scale`, an aspect ratio log-uniform in
                   `ratio`, ten attempts, else the largest central crop; taken from the stored image (shorter side 256
@@ -29,10 +29,9 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from probmetric.data.draws import uniforms
 from probmetric.data.manifest import OptionError
 from probmetric.data.views import register
-from probmetric.data.views._base import Images, View
+from probmetric.data.views._base import Images, View, uniforms
 from probmetric.registry import Pixels, Range
 
 Jitter = tuple[float, float, float, float]

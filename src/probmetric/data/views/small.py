@@ -1,7 +1,7 @@
 """Images of one size as they are stored, with augmentation for small ones (28 to 32 pixels).
 
 A transform takes a batch as stored, uint8 (B, C, H, W), and the images' indices, and answers with float32. What it
-draws is a function of (seed, epoch, index) alone (`draws`). Order of operations: affine or shift, flip, scale to
+draws is a function of (seed, epoch, index) alone (`uniforms`). Order of operations: affine or shift, flip, scale to
 [0, 1], normalise, erase; the erased square is set to 0 *after* normalisation, as in the CIFAR experiments of the vMF
 paper (Scott, Gallagher & Mozer, 2021, released code).
 """
@@ -16,10 +16,9 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from probmetric.data.draws import uniforms
 from probmetric.data.manifest import OptionError
 from probmetric.data.views import register
-from probmetric.data.views._base import View
+from probmetric.data.views._base import View, uniforms
 from probmetric.registry import CountOrZero, Range, Share, When
 
 Padding = Literal["edge", "reflect", "zero"]

@@ -1,4 +1,6 @@
-"""Floors: a statistic of the pixels as uncertainty, with no network behind it.
+"""Controls: what an uncertainty must do better than, to know anything of its own.
+
+`pixel_statistic`, a floor, is a statistic of the pixels as uncertainty, with no network behind it:
 
     noise          median over pixels of |x * K| with K = ((1, -2, 1), (-2, 4, -2), (1, -2, 1)), the response of smooth
                    images being 0 (Immerkaer 1996): on `glyphs` it follows the strength of distortion better than any
@@ -8,6 +10,10 @@
 
 An uncertainty that follows a difficulty, or tells strangers, must do it better than these. Colours are averaged; the
 mean direction is the encoder's.
+
+`head_inputs` has the inputs h of the last layer as embeddings, u = h / |h|, without the layer; the doubt is 1 / |h|. A
+posterior whose prior is far below |W| moves an embedding by about |h|: drawn weights then rank images, and retrieve
+them, as the layer's inputs do. What a last-layer posterior knows must show beside it (docs/findings/uncertainty.md).
 """
 
 from __future__ import annotations
@@ -20,12 +26,12 @@ from torch import Tensor
 
 from probmetric.registry import OptionValueError
 from probmetric.uncertainty import register
-from probmetric.uncertainty._base import DirectionalBatch, Predictor, Uncertainty, polar
+from probmetric.uncertainty._base import DirectionalBatch, Predictor, Uncertainty, linear_head, polar
 
 KERNEL = ((1.0, -2.0, 1.0), (-2.0, 4.0, -2.0), (1.0, -2.0, 1.0))
 
 
-@register
+@register("pixel_statistic")
 class PixelStatistic(Uncertainty):
     """Noise or contrast of the image."""
 
@@ -49,3 +55,19 @@ class PixelStatistic(Uncertainty):
         kernel = torch.tensor(KERNEL, dtype=grey.dtype, device=grey.device)[None, None]
         padded = F.pad(grey, (1, 1, 1, 1), mode="replicate")
         return F.conv2d(padded, kernel).abs().flatten(1).median(dim=1).values
+
+
+@register("head_inputs")
+class HeadInputs(Uncertainty):
+    """Directions and lengths of what the last layer is given, in its dimension D."""
+
+    needs_head = True
+
+    def represent(self, images: Tensor, predictor: Predictor) -> Tensor:
+        """Return inputs (B, D) of the last layer."""
+        linear_head(predictor.encoder)
+        return predictor.encoder.features(images)
+
+    def describe(self, rows: Tensor, predictor: Predictor) -> DirectionalBatch:
+        """Return directional distributions of features (N, D)."""
+        return DirectionalBatch.of_lengths(rows)

@@ -1,4 +1,7 @@
-"""Metrics of answers that `probmetric.trust` computes: what scores add, P(right), and what could be known at best."""
+"""Metrics that rooms above compute: of answers, of training and of embedding.
+
+Of answers: what scores add, P(right), and what could be known at best.
+"""
 
 from __future__ import annotations
 
@@ -62,6 +65,26 @@ METRICS = (
             that is nearly always wrong loses little
         aleatoric_spearman | Spearman (aleatoric) ↑ | rank correlation of the own uncertainty with the entropy of
             P(class ∣ image)
+        """,
+    ),
+    *table(
+        "training",
+        "probmetric.reporting.results",
+        """
+        epoch_seconds | Seconds per epoch [s] ↓ | leaves out the first epoch; of the machine
+        seconds | Seconds [s] ↓ | of all epochs; of the machine
+        epochs | | epochs trained
+        late_gain | Late gain | best validation metric of the last fifth of epochs over the best before, less one; above
+            .01 not converged
+        """,
+    ),
+    *table(
+        "embedding",
+        "probmetric.runs.embed",
+        """
+        test_seconds | Seconds to embed the test images [s] ↓ | test images on disk to distributions on the CPU, after
+            the validation images have warmed everything up
+        images_per_second | Images/s [1/s] ↑ | the same; of the machine
         """,
     ),
 )
