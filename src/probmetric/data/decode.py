@@ -154,19 +154,15 @@ def decoded(
     if image.width * image.height > MAX_PIXELS:
         raise _too_large(name, f"{image.width}x{image.height} pixels")
     with _concerning(name):
-        return _decoded(image, mode, shorter_side)
-
-
-def _decoded(image: Image.Image, mode: Mode, shorter_side: int | None) -> Decoded:
-    if shorter_side and image.format == "JPEG":
-        image.draft(None, (2 * shorter_side, 2 * shorter_side))
-    image.load()
-    upright, remarks = _upright(image)
-    plain, more = _plain(upright, mode)
-    if shorter_side:
-        plain = _reduced(plain, shorter_side)
-    pixels = np.asarray(plain)
-    return Decoded(pixels[..., None] if pixels.ndim == 2 else pixels, (*remarks, *more))
+        if shorter_side and image.format == "JPEG":
+            image.draft(None, (2 * shorter_side, 2 * shorter_side))
+        image.load()
+        upright, remarks = _upright(image)
+        plain, more = _plain(upright, mode)
+        if shorter_side:
+            plain = _reduced(plain, shorter_side)
+        pixels = np.asarray(plain)
+        return Decoded(pixels[..., None] if pixels.ndim == 2 else pixels, (*remarks, *more))
 
 
 def unread_advice(names: Iterable[str]) -> str:

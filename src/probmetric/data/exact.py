@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from probmetric.data.manifest import load_columns
 from probmetric.data.sources._faces import TEXT_FACES, fit, render
 from probmetric.data.store import open_images
+from probmetric.metrics.arrays import Bools, Doubles, Ints
 
-Doubles = NDArray[np.float64]
 SIDE, BOX, SHIFTS = 16, 12, (-1, 0, 1)
 PAPER, INK = 112.0, 32.0
 LEVELS = (0.5, 0.9, 1.2, 1.6)
@@ -39,7 +39,7 @@ class Templates:
     """Templates of C classes: `ink` (T, P) float64 zeros and ones, `owner` (T,) class 0..C-1 of each, ascending."""
 
     ink: Doubles
-    owner: NDArray[np.int64]
+    owner: Ints
 
     @classmethod
     def of(cls, characters: Sequence[str]) -> Templates:
@@ -83,7 +83,7 @@ class Templates:
         return np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True))
 
 
-def shifted(ink: NDArray[np.bool_], down: int, right: int) -> NDArray[np.bool_]:
+def shifted(ink: Bools, down: int, right: int) -> Bools:
     """Return the box (BOX, BOX) in the middle of the square (SIDE, SIDE), moved."""
     square = np.zeros((SIDE, SIDE), dtype=bool)
     top, left = (SIDE - BOX) // 2 + down, (SIDE - BOX) // 2 + right
@@ -113,7 +113,7 @@ def drawn(templates: Templates, owner: int, sigma: float, rng: np.random.Generat
     return np.clip(np.rint(noisy), 0, 255).astype(np.uint8).reshape(SIDE, SIDE, 1)
 
 
-def split_posterior(folder: str | Path, index: NDArray[np.int64]) -> tuple[Doubles, NDArray[np.int64]]:
+def split_posterior(folder: str | Path, index: Ints) -> tuple[Doubles, Ints]:
     """Return P(class | image) (n, C) of the rows `index` (n,), of one split of `letters_exact`, and labels (C,)."""
     columns = load_columns(folder, ["label", "split", "character"])
     same = columns["split"] == columns["split"][index[0]]

@@ -171,7 +171,9 @@ def batches(
 
     def load(start: int) -> Tensor:
         rows = numbers[start : start + size]
-        return to_device(eye.load(source.load(rows)), device) if len(rows) else _none(eye, device)
+        if not len(rows):
+            return torch.empty((0, eye.shape[0], eye.shape[1], eye.shape[1]), dtype=torch.uint8, device=device)
+        return to_device(eye.load(source.load(rows)), device)
 
     for images in ahead_of(load, starts, loading_threads(device), device):
         yield eye.view.normalise(images)
@@ -197,11 +199,6 @@ def readable_batches(
         images = [image for image in part.values() if isinstance(image, Tensor)]
         if images:
             yield eye.view.normalise(torch.cat(images).to(device))
-
-
-def _none(eye: Eye, device: torch.device) -> Tensor:
-    channels, side = eye.shape
-    return torch.empty((0, channels, side, side), dtype=torch.uint8, device=device)
 
 
 def loading_threads(device: torch.device) -> int:

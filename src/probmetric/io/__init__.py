@@ -246,7 +246,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     try:
         temporary.touch()
         yield temporary
-        _flush(temporary)
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
         temporary.chmod(0o666 & ~_umask())
         with temporary.open("rb") as file:
             # The folder goes first: whoever is killed after the last step leaves nothing.
@@ -367,11 +368,6 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
-
-
-def _flush(path: Path) -> None:
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
 
 
 def _write_problem(path: Path, error: OSError) -> FileError:

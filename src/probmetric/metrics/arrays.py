@@ -12,6 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+Array = NDArray[Any]
+Doubles = NDArray[np.float64]
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
 UNIT_TOLERANCE = 1e-4
 SMALLEST_NORM, LARGEST_NORM = 1e-12, 1e15
 NORM_BLOCK = 1 << 16  # values, half a megabyte of float64: stays in a cache
@@ -22,7 +28,7 @@ def is_cuda(values: Any) -> bool:
     return hasattr(values, "detach") and bool(getattr(values, "is_cuda", False))
 
 
-def to_numpy(values: Any) -> NDArray[Any]:
+def to_numpy(values: Any) -> Array:
     """Return `values` as a NumPy array; a torch tensor shares its memory where it lies on the CPU in a NumPy type."""
     if hasattr(values, "detach"):
         values = values.detach().cpu()
@@ -35,7 +41,7 @@ def to_numpy(values: Any) -> NDArray[Any]:
         raise ValueError(f"{values!s:.80} is no array: its rows have several lengths.") from None
 
 
-def matrix(values: Any, name: str) -> NDArray[np.float32]:
+def matrix(values: Any, name: str) -> Floats:
     """Return `values` as a finite float32 (N,M) matrix with N, M >= 1; float64 input is rounded to float32."""
     array = to_numpy(values)
     if array.ndim != 2 or 0 in array.shape:
@@ -48,7 +54,7 @@ def matrix(values: Any, name: str) -> NDArray[np.float32]:
     return array
 
 
-def check_finite(array: NDArray[Any], name: str) -> None:
+def check_finite(array: Array, name: str) -> None:
     """Raise a ValueError that names the first row (or entry) of `array` that is NaN or infinite."""
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(np.sum(array, dtype=np.float64)):
@@ -62,7 +68,7 @@ def check_finite(array: NDArray[Any], name: str) -> None:
         )
 
 
-def check_unit_rows(array: NDArray[np.float32], name: str) -> None:
+def check_unit_rows(array: Floats, name: str) -> None:
     """Raise a ValueError that names the first row of `array` (N,M) whose norm is neither 1 nor 0 (no direction)."""
     norms = row_norms(array)
     bad = np.flatnonzero((np.abs(norms - 1.0) > UNIT_TOLERANCE) & (norms > 0.0))
@@ -74,7 +80,7 @@ def check_unit_rows(array: NDArray[np.float32], name: str) -> None:
         )
 
 
-def row_norms(array: NDArray[Any]) -> NDArray[np.float64]:
+def row_norms(array: Array) -> Doubles:
     """Return euclidean norm of each row of `array` (N,M), summed in float64, without a float64 copy of the whole."""
     norms = np.empty(len(array))
     rows = max(1, NORM_BLOCK // max(array.shape[1], 1))
@@ -84,14 +90,14 @@ def row_norms(array: NDArray[Any]) -> NDArray[np.float64]:
     return norms
 
 
-def normalized(array: NDArray[np.float32]) -> NDArray[np.float32]:
+def normalized(array: Floats) -> Floats:
     """Return rows of `array` (N,M) divided by their norms (float64 division, float32 result); a zero row stays one."""
     norms = row_norms(array)
     unit = np.empty(array.shape, dtype=np.float32)
     return np.divide(array, np.where(norms > 0.0, norms, 1.0)[:, None], out=unit, casting="same_kind")
 
 
-def labels_of(values: Any, count: int, name: str, of: str, *, least: int = 0) -> NDArray[np.int64]:
+def labels_of(values: Any, count: int, name: str, of: str, *, least: int = 0) -> Ints:
     """Return `values` as int64 labels (N,) of `least` or more, one for each of the `count` rows of argument `of`."""
     array = to_numpy(values)
     if array.ndim != 1 or len(array) != count:
@@ -108,7 +114,7 @@ def labels_of(values: Any, count: int, name: str, of: str, *, least: int = 0) ->
     return array
 
 
-def names_of(values: Any, name: str, *, count: int | None = None) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def names_of(values: Any, name: str, *, count: int | None = None) -> tuple[Array, Ints]:
     """Return the distinct names of `values` (N,), text or numbers, and the number of each entry among them (N,)."""
     array = to_numpy(values)
     for kind in (str, int):  # a column of pandas
@@ -158,7 +164,7 @@ def check_count(value: Any, name: str, *, least: int = 1, most: float = np.inf) 
         raise ValueError(f"{name} is {value!s:.80}; expected {limits}, an integer.")
 
 
-def vector(values: Any, name: str, *, count: int | None = None) -> NDArray[np.float64]:
+def vector(values: Any, name: str, *, count: int | None = None) -> Doubles:
     """Return `values` as a finite float64 vector, of length `count` where that is given, otherwise of length >= 1."""
     array = to_numpy(values)
     if array.ndim != 1 or array.dtype.kind not in "fiub":
@@ -172,7 +178,7 @@ def vector(values: Any, name: str, *, count: int | None = None) -> NDArray[np.fl
     return array
 
 
-def booleans(values: Any, name: str, *, count: int | None = None) -> NDArray[np.float64]:
+def booleans(values: Any, name: str, *, count: int | None = None) -> Doubles:
     """Return `values` as float64 zeros and ones (N,)."""
     array = vector(values, name, count=count)
     wrong = np.flatnonzero((array != 0.0) & (array != 1.0))
@@ -181,15 +187,23 @@ def booleans(values: Any, name: str, *, count: int | None = None) -> NDArray[np.
     return array
 
 
-def probability_matrix(values: Any, name: str = "probabilities") -> NDArray[np.float64]:
-    """Return `values` as float64 (N,C) rows that are non-negative and sum to 1 within 1e-3."""
+def numbers(values: Any, name: str, *shapes: str) -> Doubles:
+    """Return `values` as finite float64 numbers of one of the `shapes`, such as "(N, C)"; no axis may be empty."""
     array = to_numpy(values)
-    if array.ndim != 2 or 0 in array.shape:
-        raise ValueError(f"{name} has shape {array.shape}; expected (N, C) with N and C at least 1.")
-    if array.dtype.kind not in "fiub":
-        raise TypeError(f"{name} has dtype {array.dtype}; expected floating point numbers.")
+    axes = [shape.count(",") + 1 for shape in shapes]
+    if array.ndim not in axes or 0 in array.shape or array.dtype.kind not in "fiub":
+        raise ValueError(
+            f"{name} has shape {array.shape}, dtype {array.dtype}; expected {' or '.join(shapes)}, numbers, at least 1 "
+            "along every axis."
+        )
     array = array.astype(np.float64)
     check_finite(array, name)
+    return array
+
+
+def probability_matrix(values: Any, name: str = "probabilities") -> Doubles:
+    """Return `values` as float64 (N,C) rows that are non-negative and sum to 1 within 1e-3."""
+    array = numbers(values, name, "(N, C)")
     totals = array.sum(axis=1)
     bad = np.flatnonzero((np.abs(totals - 1.0) > 1e-3) | (array.min(axis=1) < 0.0))
     if bad.size:
@@ -200,7 +214,7 @@ def probability_matrix(values: Any, name: str = "probabilities") -> NDArray[np.f
     return array
 
 
-def check_inside_ball(array: NDArray[np.float32], name: str) -> None:
+def check_inside_ball(array: Floats, name: str) -> None:
     """Raise a ValueError that names the first row of `array` (N,M) that is not inside the open unit ball."""
     norms = row_norms(array)
     bad = np.flatnonzero(norms >= 1.0 - 1e-6)

@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Array, Doubles, Ints
 from probmetric.metrics.record import table
 
-Doubles = NDArray[np.float64]
 Scheme = Literal["equal_mass", "equal_width"]
 MOST_BINS = 1_000_000
 
@@ -116,7 +115,7 @@ class EqualMass:
         values, level = np.unique(self.sure, return_inverse=True)
         self.level = level.astype(np.uint16 if len(values) <= 1 << 16 else np.int64)  # few bits are sorted faster
 
-    def reliability(self, right: NDArray[Any], rows: NDArray[np.int64] | slice = slice(None)) -> Reliability:
+    def reliability(self, right: Array, rows: Ints | slice = slice(None)) -> Reliability:
         """Return the diagram for outcomes `right` (N,) in {0,1}, of the answers `rows`, which may repeat."""
         level, sure, outcome = self.level[rows], self.sure[rows], right[rows]
         alike = np.bincount(level)
@@ -126,7 +125,7 @@ class EqualMass:
         return _diagram(index, self.bins, sure, mean[level])
 
 
-def _diagram(index: NDArray[np.int64], bins: int, sure: Doubles, right: Doubles) -> Reliability:
+def _diagram(index: Ints, bins: int, sure: Doubles, right: Doubles) -> Reliability:
     """Return the diagram of answers that are in the bins `index` (N,)."""
     count = np.bincount(index, minlength=bins).astype(np.float64)
     held = count > 0

@@ -13,13 +13,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Array, Floats, Ints
 from probmetric.metrics.record import table
 
-Ints = NDArray[np.int64]
-Doubles = NDArray[np.float64]
 EPSILON = float(np.finfo(np.float64).eps)
 
 METRICS = table(
@@ -52,7 +50,7 @@ def clustering_metrics(
     return agreement(kmeans(rows, wanted, seed=seed, iterations=iterations), classes)
 
 
-def kmeans(rows: NDArray[np.float32], clusters: int, *, seed: int, iterations: int = 20) -> Ints:
+def kmeans(rows: Floats, clusters: int, *, seed: int, iterations: int = 20) -> Ints:
     """Return the cluster number (N,) of each of `rows` (N,M) by faiss k-means with Euclidean distance."""
     import faiss
 
@@ -103,12 +101,12 @@ def _codes(partition: Any) -> Ints:
     return np.unique(array, return_inverse=True)[1].astype(np.int64)
 
 
-def _entropy(sizes: NDArray[Any]) -> float:
+def _entropy(sizes: Array) -> float:
     share = sizes / sizes.sum()
     return float(-np.sum(share * np.log(share)))
 
 
-def _pairs(sizes: NDArray[Any]) -> float:
+def _pairs(sizes: Array) -> float:
     return float(np.sum(sizes * (sizes - 1.0)) / 2)
 
 

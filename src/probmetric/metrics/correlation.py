@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Doubles
 from probmetric.metrics.record import table
-
-Doubles = NDArray[np.float64]
 
 METRICS = table(
     "distortion",

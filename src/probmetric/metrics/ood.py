@@ -18,13 +18,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Doubles
 from probmetric.metrics.correlation import average_ranks
 from probmetric.metrics.record import table
-
-Doubles = NDArray[np.float64]
 
 UNANSWERABLE = "unanswerable"
 

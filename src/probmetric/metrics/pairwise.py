@@ -22,9 +22,9 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Doubles
 from probmetric.metrics.statistics import (
     LARGEST,
     LEAST_SEEDS,
@@ -39,8 +39,6 @@ from probmetric.metrics.statistics import (
     paired_test,
     shared_unit_variance,
 )
-
-Doubles = NDArray[np.float64]
 
 LEAST_POOLED = 8
 LEAST_SHARE_OF_MEAN = 0.1

@@ -34,13 +34,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from probmetric.metrics.arrays import check_choice, check_mapping, vector
+from probmetric.metrics.arrays import Array, Bools, Doubles, Ints, check_choice, check_mapping, vector
 from probmetric.metrics.record import table
 
-Doubles = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Ties = Literal["pessimistic", "expected", "optimistic"]
 MAP_CUTOFFS = (5, 10, 20, 1000)
 PAIRS = 1 << 15
@@ -93,7 +90,7 @@ def query_spans(positives: Ints, pairs: int) -> Iterator[tuple[int, int]]:
 
 
 def collect(
-    blocks: Iterable[Counts], positives: NDArray[np.int64], ks: tuple[int, ...], ties: Ties = "pessimistic"
+    blocks: Iterable[Counts], positives: Ints, ks: tuple[int, ...], ties: Ties = "pessimistic"
 ) -> dict[str, Doubles]:
     """Return every metric for every query (Q,) from the `blocks` of counts, and `positives` (Q,), their number."""
     result = {name: np.zeros(len(positives)) for name in metric_names(ks)}
@@ -165,7 +162,7 @@ def _metrics_of_block(counts: Counts, ks: tuple[int, ...], ties: Ties) -> dict[s
 class RankSums:
     """Sums over the ranks of each query's positives, nearest first; `number` (B,) is how many positives a query has."""
 
-    def __init__(self, offsets: NDArray[np.int64], within: NDArray[np.int64], ranks: NDArray[np.int64]) -> None:
+    def __init__(self, offsets: Ints, within: Ints, ranks: Ints) -> None:
         self.number = np.diff(offsets)
         self._some = self.number > 0
         self._starts = offsets[:-1][self._some]
@@ -191,10 +188,10 @@ class RankSums:
         """Return 1 / r_1, 0 without positives."""
         return 1.0 / self._first
 
-    def _among(self, k: Any) -> NDArray[np.bool_]:
+    def _among(self, k: Any) -> Bools:
         return self._ranks <= (k if np.ndim(k) == 0 else np.repeat(k, self.number))
 
-    def _sum(self, values: NDArray[Any]) -> Doubles:
+    def _sum(self, values: Array) -> Doubles:
         sums = np.zeros(len(self.number))
         if len(self._starts):
             sums[self._some] = np.add.reduceat(values, self._starts, dtype=np.float64)
@@ -230,7 +227,7 @@ def _replace_tied(result: dict[str, Doubles], counts: Counts, ks: Iterable[int])
 class ExpectedSums:
     """Expected `RankSums` of one query from the counts (n,) of its positives, nearest first."""
 
-    def __init__(self, above: NDArray[np.int64], tied: NDArray[np.int64]) -> None:
+    def __init__(self, above: Ints, tied: Ints) -> None:
         self.number = np.array([len(above)])
         fresh = (np.diff(above) > 0) | (np.diff(tied) != 0) | (tied[1:] == 0)
         starts = np.flatnonzero(np.r_[True, fresh])

@@ -29,14 +29,13 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Doubles
 from probmetric.metrics.correlation import group_means
 from probmetric.metrics.ood import auroc
 from probmetric.metrics.record import table
 
-Doubles = NDArray[np.float64]
 STEPS = 99
 COVERAGES = (50, 80, 90)
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Doubles, Ints
 from probmetric.metrics.correlation import average_ranks
 
 BINS = 8
@@ -59,7 +59,7 @@ def by_severity(
     return means | {"answers": count.tolist()}
 
 
-def _bins(severity: NDArray[np.float64], bins: int) -> NDArray[np.int64]:
+def _bins(severity: Doubles, bins: int) -> Ints:
     """Return the bin (Q,) of each strength, 0 the weakest; equal strengths share theirs where there are few."""
     values, place = np.unique(severity, return_inverse=True)
     if len(values) <= bins:

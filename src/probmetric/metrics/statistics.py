@@ -15,11 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
-
-Doubles = NDArray[np.float64]
+from probmetric.metrics.arrays import Doubles
 
 LEVEL = 0.05
 LEAST_SEEDS, MOST_SEEDS = 3, 1_000_000
@@ -89,7 +87,9 @@ def mean_interval(values: Any, confidence: float = 0.95) -> tuple[float, float]:
         (2.0, 2.484)
     """
     array = finite_vector(values, "values")
-    _check_confidence(confidence)
+    arrays.check_number(confidence, "confidence")
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(f"confidence is {confidence}; expected a share between 0 and 1, such as 0.95.")
     count = len(array)
     if count < 2:
         return float(array.mean()), float("nan")
@@ -245,12 +245,7 @@ def unit_variance(contributions: Any) -> UnitVariance:
         >>> unit_variance([[0.0, 1.0, 0.0, 1.0], [0.0, 1.0, 0.0, 1.0]])
         UnitVariance(variance=0.08333333333333333, freedom=3)
     """
-    values = arrays.to_numpy(contributions)
-    if values.ndim != 2 or min(values.shape) < 1 or values.dtype.kind not in "fiub":
-        raise ValueError(
-            f"contributions has shape {values.shape}; expected (seeds, units), numbers (dtype is {values.dtype})."
-        )
-    array = values.astype(np.float64)
+    array = arrays.numbers(contributions, "contributions", "(seeds, units)")
     finite_vector(array.ravel(), "contributions")
     seeds, units = array.shape
     if units < 2:
@@ -281,9 +276,3 @@ def holm(p_values: Any) -> Doubles:
     scaled = array[order] * np.arange(len(order), 0, -1)
     adjusted[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
     return adjusted
-
-
-def _check_confidence(confidence: float) -> None:
-    arrays.check_number(confidence, "confidence")
-    if not 0.0 < confidence < 1.0:
-        raise ValueError(f"confidence is {confidence}; expected a share between 0 and 1, such as 0.95.")

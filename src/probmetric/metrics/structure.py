@@ -28,13 +28,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Doubles, Floats, Ints
 from probmetric.metrics.record import table
 
-Doubles = NDArray[np.float64]
-Floats = NDArray[np.float32]
 ROWS = 4096
 RESOLUTION = 1e-7
 
@@ -128,7 +126,7 @@ def uniformity(rows: Floats) -> float:
     return (total - count) / (count * (count - 1)) if count > 1 else float("nan")
 
 
-def _class_structure(rows: Floats, classes: NDArray[np.int64]) -> dict[str, float]:
+def _class_structure(rows: Floats, classes: Ints) -> dict[str, float]:
     order = np.argsort(classes, kind="stable")
     edges = np.flatnonzero(np.diff(classes[order], prepend=-1))
     centres, inner, spread, to_centre = [], [], [], []
@@ -195,7 +193,7 @@ def proxy_transport(embeddings: Any, labels: Any, proxies: Any, proxy_labels: An
     return {"w1": float(np.mean([c[0] for c in costs])), "w2": float(np.mean([c[1] for c in costs]))}
 
 
-def _class_costs(rows: NDArray[np.float32], proxies: NDArray[np.float32]) -> tuple[float, float]:
+def _class_costs(rows: Floats, proxies: Floats) -> tuple[float, float]:
     from scipy.optimize import linear_sum_assignment
 
     difference = proxies[:, None].astype(np.float64) - rows[None]

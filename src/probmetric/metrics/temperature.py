@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Doubles, Ints
 
-Doubles = NDArray[np.float64]
+LOGITS = ("logits", "(N, C)", "(N, S, C) of S samples")
 LOG_RANGE = (float(np.log(0.01)), float(np.log(100.0)))
 
 
@@ -30,7 +30,7 @@ def scaled_probabilities(logits: Any, temperature: float = 1.0) -> Doubles:
     arrays.check_number(temperature, "temperature")
     if not temperature > 0:
         raise ValueError(f"temperature is {temperature}; expected a positive number.")
-    scaled = _logits(logits)
+    scaled = arrays.numbers(logits, *LOGITS)
     with np.errstate(over="ignore"):  # differences that overflow leave nothing to the smaller class
         array: Doubles = softmax((scaled - scaled.max(axis=-1, keepdims=True)) / temperature, axis=-1)
     return array if array.ndim == 2 else array.mean(axis=1)
@@ -47,7 +47,7 @@ def fit_temperature(logits: Any, labels: Any) -> float:
     """
     from scipy.optimize import minimize_scalar
 
-    array = _logits(logits)
+    array = arrays.numbers(logits, *LOGITS)
     classes = arrays.labels_of(labels, len(array), "labels", "logits")
     if classes.max() >= array.shape[-1]:
         raise ValueError(f"labels go up to {classes.max()}, but logits have {array.shape[-1]} columns.")
@@ -58,17 +58,6 @@ def fit_temperature(logits: Any, labels: Any) -> float:
     return float(np.exp(least.x))
 
 
-def _nll(log_temperature: float, logits: Doubles, labels: NDArray[np.int64]) -> float:
+def _nll(log_temperature: float, logits: Doubles, labels: Ints) -> float:
     right = scaled_probabilities(logits, float(np.exp(log_temperature)))[np.arange(len(labels)), labels]
     return float(-np.log(np.maximum(right, 1e-300)).mean())
-
-
-def _logits(values: Any) -> Doubles:
-    array = arrays.to_numpy(values)
-    if array.ndim not in (2, 3) or 0 in array.shape or array.dtype.kind not in "fiu":
-        raise ValueError(
-            f"logits have shape {array.shape}, dtype {array.dtype}; expected numbers (N, C), or (N, S, C) of S samples."
-        )
-    array = array.astype(np.float64)
-    arrays.check_finite(array, "logits")
-    return array

@@ -18,12 +18,11 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Doubles, Floats, Ints
 from probmetric.metrics.record import table
 
-Doubles = NDArray[np.float64]
 FALSE_ACCEPTS = (0.01, 0.10)
 THRESHOLDS = 101
 MOST = 2000  # images that stand for all others, or for a class: 60,000 images have 3.6e9 pairs
@@ -76,12 +75,12 @@ def threshold_metrics(embeddings: Any, labels: Any, *, seed: int = 0) -> dict[st
     return {"opis": float(np.var(utilities, axis=0).mean())}
 
 
-def _drawn(rows: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
+def _drawn(rows: Ints, generator: np.random.Generator) -> Ints:
     """Return `rows`, or `MOST` of them drawn at random where there are more."""
     return rows if len(rows) <= MOST else np.sort(generator.choice(rows, MOST, replace=False))
 
 
-def _distances(a: NDArray[np.float32], b: NDArray[np.float32]) -> Doubles:
+def _distances(a: Floats, b: Floats) -> Doubles:
     """Return the Euclidean distances (A,B) of unit rows (A,M) and (B,M)."""
     return np.sqrt(np.maximum(2 - 2 * (a @ b.T).astype(np.float64), 0))
 

@@ -21,13 +21,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Bools, Doubles, Ints
 from probmetric.metrics.correlation import average_ranks
 
-Doubles = NDArray[np.float64]
-Labels = NDArray[np.int64]
+Labels = Ints
 Curves = dict[str, dict[str, list[float]]]
 PREFIX, ERRORS, VALUE = "units/", "unit_errors", "value"
 DIGITS = 6
@@ -189,7 +188,7 @@ def error_of(contributions: Any) -> float:
     return float(array.std(ddof=1)) / len(array) ** 0.5 if len(array) > 1 else float("nan")
 
 
-def retrieval_units(per_query: Mapping[str, Doubles], asked: NDArray[np.bool_], doubt: Images, unit: str) -> ByUnit:
+def retrieval_units(per_query: Mapping[str, Doubles], asked: Bools, doubt: Images, unit: str) -> ByUnit:
     """Return what units contribute to recall@1, MAP@R and the AUROC of telling wrong answers by the queries' doubt.
 
     Args:
@@ -206,7 +205,7 @@ def retrieval_units(per_query: Mapping[str, Doubles], asked: NDArray[np.bool_], 
     return by_unit
 
 
-def two_groups(images: Images, first: NDArray[np.bool_], second: NDArray[np.bool_]) -> tuple[Images, Images]:
+def two_groups(images: Images, first: Bools, second: Bools) -> tuple[Images, Images]:
     """Return the images of two groups, each a mask (N,)."""
     return Images(images.values[first], images.units[first]), Images(images.values[second], images.units[second])
 

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Bools, Doubles, Ints
 from probmetric.metrics.ood import auroc
 from probmetric.metrics.record import table
 
-Doubles = NDArray[np.float64]
 FOLDS = 10
 FALSE_ACCEPTS = 0.01
 
@@ -51,10 +51,10 @@ class Pairs:
         same: (P,) bool.
     """
 
-    rows: NDArray[np.int64]
-    same: NDArray[np.bool_]
+    rows: Ints
+    same: Bools
 
-    def similarities(self, mean: NDArray[np.floating], index: NDArray[np.int64]) -> Doubles:
+    def similarities(self, mean: NDArray[np.floating], index: Ints) -> Doubles:
         """Return the cosine of each pair (P,).
 
         Args:
@@ -65,11 +65,11 @@ class Pairs:
         first, second = mean[place[:, 0]].astype(np.float64), mean[place[:, 1]].astype(np.float64)
         return np.einsum("pm,pm->p", first, second)
 
-    def doubt(self, uncertainty: NDArray[np.floating], index: NDArray[np.int64]) -> Doubles:
+    def doubt(self, uncertainty: NDArray[np.floating], index: Ints) -> Doubles:
         """Return the uncertainty (P,) of the less certain image of each pair, from those of the images (N,)."""
         return np.asarray(uncertainty[self._places(index)].max(axis=1), dtype=np.float64)
 
-    def _places(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _places(self, index: Ints) -> Ints:
         """Places (P, 2) of the pairs' manifest rows in `index` (N,), ascending."""
         place = np.searchsorted(index, self.rows).clip(max=len(index) - 1)
         absent = np.flatnonzero((index[place] != self.rows).any(axis=1))
@@ -136,7 +136,7 @@ def _below(scores: Doubles, some: Doubles) -> tuple[Doubles, Doubles]:
     return levels, np.searchsorted(np.sort(some), levels) / len(some)
 
 
-def _accuracy(scores: Doubles, truth: NDArray[np.bool_]) -> float:
+def _accuracy(scores: Doubles, truth: Bools) -> float:
     """Return the share told right, each part with the others' best threshold; NaN of a single pair."""
     part = np.where(truth, np.cumsum(truth), np.cumsum(~truth)) % min(FOLDS, truth.sum(), (~truth).sum())
     if part.max() == 0:
@@ -148,7 +148,7 @@ def _accuracy(scores: Doubles, truth: NDArray[np.bool_]) -> float:
     return right / len(scores)
 
 
-def _best_threshold(scores: Doubles, truth: NDArray[np.bool_]) -> float:
+def _best_threshold(scores: Doubles, truth: Bools) -> float:
     """Return the middle between two scores where most pairs are told right; the lowest such place."""
     order = np.argsort(scores, kind="stable")
     ordered, ones = scores[order], truth[order]

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from probmetric.data.manifest import read_table, values_of
 from probmetric.io import present
+from probmetric.metrics.arrays import Array, Bools, Doubles, Ints
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures._data import best_runs, first_runs, nearest, sides
 from probmetric.reporting.figures.maps import project
@@ -65,7 +65,7 @@ class Sheet:
 
     album: Album
     data: str
-    index: NDArray[np.int64]
+    index: Ints
     places: dict[int, int] = field(default_factory=dict)
 
     def place(self, row: int) -> int:
@@ -116,11 +116,11 @@ class Browser:
     run: str
     sheet: Sheet
     classes: Sequence[str]
-    codes: NDArray[np.int64]
+    codes: Ints
     paths: Sequence[str]
     questions: Sequence[Question]
     suspects: Sequence[Question]
-    proposed: NDArray[np.int64]
+    proposed: Ints
     suspected: int
     copies: Sequence[tuple[int, int]]
     contradictions: Sequence[tuple[int, int]]
@@ -233,23 +233,23 @@ def _address(picture: Image.Image) -> str:
 class _Answers:
     """The answers of a run: unit rows (N, M) and classes (N,) of the test images, match record of those that ask."""
 
-    mean: NDArray[Any]
-    codes: NDArray[np.int64]
-    record: dict[str, NDArray[Any]]
+    mean: Array
+    codes: Ints
+    record: dict[str, Array]
     asked: Asked
 
     @functools.cached_property
-    def answerable(self) -> NDArray[np.bool_]:
+    def answerable(self) -> Bools:
         """Say which queries (Q,) have an image of their class to find."""
         return self.record["asked"].astype(bool)
 
     @functools.cached_property
-    def right(self) -> NDArray[np.bool_]:
+    def right(self) -> Bools:
         """Say which test images (N,) were answered rightly."""
         return self._by_image(self.record["right"].astype(bool), otherwise=False)
 
     @functools.cached_property
-    def p_right(self) -> NDArray[np.float64]:
+    def p_right(self) -> Doubles:
         """State P(right) (N,) from the free scores, cross-fitted over classes; NaN where it cannot be stated."""
         stated = np.full(len(self.answerable), np.nan)
         doubts = {score: self.record.get(f"doubt.{score}") for score in free_scores()}
@@ -259,13 +259,13 @@ class _Answers:
             stated[self.answerable] = cross_fitted(free, right, codes)
         return self._by_image(stated, otherwise=np.nan)
 
-    def _by_image(self, values: NDArray[Any], otherwise: Any) -> NDArray[Any]:
+    def _by_image(self, values: Array, otherwise: Any) -> Array:
         """Return values (Q,) of the queries as values (N,) of the test images."""
         spread = np.full(len(self.codes), otherwise, dtype=values.dtype)
         spread[self.asked.queries] = values
         return spread
 
-    def chosen(self) -> NDArray[np.int64]:
+    def chosen(self) -> Ints:
         """Return images (Q,) to show: up to half of them answered wrongly, the surest first, then others by chance."""
         sure = np.where(np.isnan(self.p_right), self._by_image(self.record["cosine"], np.nan), self.p_right)
         asking = self.asked.queries[self.answerable]
@@ -274,7 +274,7 @@ class _Answers:
         others = np.random.default_rng(0).permutation(np.setdiff1d(asking, wrong))
         return np.concatenate([wrong, others[: MOST_QUESTIONS - len(wrong)]])
 
-    def questions(self, rows: NDArray[np.int64], *, among_all: bool = False) -> list[Question]:
+    def questions(self, rows: Ints, *, among_all: bool = False) -> list[Question]:
         """Return the questions that the images `rows` (Q,) are: asked in their gallery, or among all test images."""
         every = np.arange(len(self.codes))
         asked = Asked(every, every, np.stack([every, every], axis=1)) if among_all else self.asked
@@ -292,14 +292,14 @@ class _Answers:
         return [(*pair, count) for pair, count in Counter(pairs).most_common(LISTED) if count > 1]
 
 
-def _pairs(mean: NDArray[Any]) -> list[tuple[int, int]]:
+def _pairs(mean: Array) -> list[tuple[int, int]]:
     """Return pairs of images that show one picture, each image with the first that shows it."""
     pictures = copy_groups(mean)
     first = np.unique(pictures, return_index=True)[1]
     return [(int(first[picture]), row) for row, picture in enumerate(pictures.tolist()) if first[picture] != row]
 
 
-def _map(mean: NDArray[Any], rows: list[int]) -> list[tuple[int, float, float]]:
+def _map(mean: Array, rows: list[int]) -> list[tuple[int, float, float]]:
     places = (100 * project(mean[rows])).round(1).tolist() if len(rows) > 1 else []
     return [(row, across, 100 - up) for row, (across, up) in zip(rows, places, strict=bool(places))]
 

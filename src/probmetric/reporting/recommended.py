@@ -11,9 +11,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probmetric.config import ConfigError
+from probmetric.metrics.arrays import Doubles
 from probmetric.metrics.statistics import mean_interval
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.settings import frozen_baselines
@@ -38,9 +38,9 @@ class Candidate:
     frozen: bool
 
     @functools.cached_property
-    def by_class(self) -> NDArray[np.float64]:
+    def by_class(self) -> Doubles:
         """Return MAP@R and recall@1 of each validation class (C, 2), means over images and seeds, split by split."""
-        splits: dict[str, list[NDArray[np.float64]]] = defaultdict(list)
+        splits: dict[str, list[Doubles]] = defaultdict(list)
         for run in self.runs:
             splits[run.key.data].append(_by_class(run))
         return np.concatenate([np.mean(values, axis=0) for _, values in sorted(splits.items())])
@@ -57,7 +57,7 @@ class Candidate:
         return mean - half > 0 and self.means[1] >= other.means[1]
 
 
-def _by_class(run: RunFolder) -> NDArray[np.float64]:
+def _by_class(run: RunFolder) -> Doubles:
     split = run.embeddings("val")
     values = retrieval_per_query(split["mean"], split["label"], ks=(1,), normalize=True)
     both = np.stack([values["map_at_r"], values["recall_at_1"]], axis=1)

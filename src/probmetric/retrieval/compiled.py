@@ -19,16 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
+from probmetric.metrics.arrays import Bools, Doubles, Floats, Ints
 from probmetric.metrics.ranked import Counts, query_spans
 from probmetric.retrieval import kernels
 from probmetric.retrieval.keys import BITS, float32_error, squared_norms, steps_of
 from probmetric.retrieval.problem import Problem
 from probmetric.retrieval.relation import SparseRelation
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-Doubles = NDArray[np.float64]
-Floats = NDArray[np.float32]
 TILE = 1024
 PAIRS = 1 << 20
 SPARE = 4

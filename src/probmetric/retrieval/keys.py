@@ -20,12 +20,10 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from probmetric.metrics.arrays import row_norms
+from probmetric.metrics.arrays import Doubles, Floats, Ints, row_norms
 
-Doubles = NDArray[np.float64]
-DistanceFunction = Callable[[NDArray[np.float32], NDArray[np.float32]], Any]
+DistanceFunction = Callable[[Floats, Floats], Any]
 Distance = Literal["cosine", "euclidean", "poincare"] | DistanceFunction
 NAMES = ("cosine", "euclidean", "poincare")
 UNIT_ROUNDOFF = 2.0**-24
@@ -33,7 +31,7 @@ BITS = 26
 ROWS = 4096
 
 
-def norm_exponents(norms: Doubles, distance: str) -> NDArray[np.int64]:
+def norm_exponents(norms: Doubles, distance: str) -> Ints:
     """Return exponents e (N,) such that 2^e is not below the row norm; 0 for rows that are known to be at most 1 long.
 
     A margin of 1e-7 keeps norms that are exact powers of two away from the step, where rounding would decide.
@@ -43,13 +41,13 @@ def norm_exponents(norms: Doubles, distance: str) -> NDArray[np.int64]:
     return np.ceil(np.log2(np.where(norms > 0, norms, 1.0) * (1 + 1e-7))).astype(np.int64)
 
 
-def steps_of(rows: NDArray[np.float32], distance: str) -> Doubles:
+def steps_of(rows: Floats, distance: str) -> Doubles:
     """Return how many steps of its grid make 1 (N,), for each of `rows` (N,M): a power of two."""
     norms = row_norms(rows) if distance == "euclidean" else np.ones(len(rows))
     return np.ldexp(1.0, BITS - norm_exponents(norms, distance))
 
 
-def on_grid(rows: NDArray[np.float32], steps: Doubles) -> Doubles:
+def on_grid(rows: Floats, steps: Doubles) -> Doubles:
     """Return `rows` (B,M) rounded to their grids, float64; `steps` (B,) as from `steps_of`."""
     scaled = np.multiply(rows, steps[:, None], dtype=np.float64)
     np.rint(scaled, out=scaled)
@@ -69,7 +67,7 @@ def float32_error(dim: int, distance: str) -> float:
     return 1.01 * (gamma + reading + shifting)
 
 
-def squared_norms(rows: NDArray[np.float32], steps: Doubles) -> Doubles:
+def squared_norms(rows: Floats, steps: Doubles) -> Doubles:
     """Return exact squared norms (N,) of `rows` (N,M) read to their grids, without a float64 copy of the whole."""
     result = np.empty(len(rows))
     for start in range(0, len(rows), ROWS):

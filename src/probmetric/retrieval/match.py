@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Array, Bools, Doubles, Ints
 from probmetric.metrics.ranked import collect
 from probmetric.retrieval.measures import KS, checked_cutoffs
 from probmetric.retrieval.neighbours import (
@@ -39,19 +39,17 @@ from probmetric.retrieval.problem import JUNK, build_problem, gallery_classes, n
 from probmetric.retrieval.rank_counts import compiles, engine, ranks
 from probmetric.retrieval.relation import SparseRelation
 
-Doubles = NDArray[np.float64]
-Ints = NDArray[np.int64]
 NEAREST = 10
 
 
-class GalleryRows(Mapping[str, NDArray[Any]]):
+class GalleryRows(Mapping[str, Array]):
     """Some rows (Q,) of a gallery's record, tensor name -> (N, ...); gathered where a tensor is asked for."""
 
     def __init__(self, record: Mapping[str, Any], index: Ints) -> None:
         """Take rows `index` (Q,) of the tensors of `record`."""
         self._record, self._index = record, index
 
-    def __getitem__(self, name: str) -> NDArray[Any]:
+    def __getitem__(self, name: str) -> Array:
         """Return the tensor's rows (Q, ...)."""
         values = self._record[name]
         return gathered(values, self._index) if in_parts(values) else arrays.to_numpy(values)[self._index]
@@ -68,7 +66,7 @@ class GalleryRows(Mapping[str, NDArray[Any]]):
         """Number of tensors."""
         return len(self._record)
 
-    def rows(self, kept: NDArray[np.bool_] | slice) -> GalleryRows:
+    def rows(self, kept: Bools | slice) -> GalleryRows:
         """Return the rows that are `kept`: (Q,), or a slice."""
         return GalleryRows(self._record, self._index[kept])
 
@@ -90,14 +88,14 @@ class Match:
     indices: Ints
     classes: Ints
     gap: Doubles | None
-    query: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    answer: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    query: Mapping[str, Array] = field(default_factory=dict)
+    answer: Mapping[str, Array] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Number of queries Q."""
         return len(self.similarity)
 
-    def rows(self, kept: NDArray[np.bool_] | slice) -> Match:
+    def rows(self, kept: Bools | slice) -> Match:
         """Return the rows that are `kept`: (Q,), or a slice."""
         gap = None if self.gap is None else self.gap[kept]
         query = {name: values[kept] for name, values in self.query.items()}
@@ -105,9 +103,9 @@ class Match:
         return Match(self.similarity[kept], self.indices[kept], self.classes[kept], gap, query, answer.rows(kept))
 
     @property
-    def record(self) -> dict[str, NDArray[Any]]:
+    def record(self) -> dict[str, Array]:
         """The arrays (Q,) of the module docstring, by name; no gap in a gallery of one class."""
-        values: dict[str, NDArray[Any]] = {
+        values: dict[str, Array] = {
             "nearest": self.indices[:, 0],
             "nearest_class": self.classes[:, 0],
             "cosine": self.similarity[:, 0],
@@ -119,7 +117,7 @@ class Match:
 
 def match_record(
     queries: Any, gallery: Any, gallery_labels: Any, *, k: int = NEAREST, self_index: Any = None, ignore: Any = None
-) -> dict[str, NDArray[Any]]:
+) -> dict[str, Array]:
     """Return the match record of unit rows `queries` (Q,M) in a gallery: name -> (Q,), as in the module docstring.
 
     Args:

@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Unpack, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
-from probmetric.metrics.arrays import check_choice, check_count
+from probmetric.metrics.arrays import Doubles, check_choice, check_count
 from probmetric.metrics.ranked import Ties, collect, summarize
 from probmetric.retrieval.keys import Distance
 from probmetric.retrieval.problem import SearchOptions, build_problem
 from probmetric.retrieval.rank_counts import ranks
 
-Doubles = NDArray[np.float64]
 KS = (1, 2, 4, 8)
 
 

@@ -14,17 +14,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Array, Doubles, Floats, Ints
 from probmetric.retrieval.keys import float32_error, on_grid, steps_of
 from probmetric.retrieval.problem import Problem, numpy_rows, struck_rows
 from probmetric.retrieval.rank_counts import COMPILED_FROM, engine, has_kernels
 from probmetric.retrieval.relation import SparseRelation
 
-Ints = NDArray[np.int64]
-Doubles = NDArray[np.float64]
-Floats = NDArray[np.float32]
 SPARE = 4
 STORED = (np.dtype(np.float16), np.dtype(np.int8))
 BLOCK_ROWS = 16_384
@@ -94,7 +91,7 @@ def nearest(space: Search, k: int) -> Nearest:
     return space.nearest(k)
 
 
-def check_k(k: int, struck: SparseRelation, parts: list[NDArray[Any]]) -> None:
+def check_k(k: int, struck: SparseRelation, parts: list[Array]) -> None:
     """Raise a ValueError where a query cannot find so many rows."""
     available = sum(map(len, parts)) - int(struck.counts.max())
     if available < 1:
@@ -113,7 +110,7 @@ def in_parts(gallery: Any) -> bool:
     return isinstance(gallery, list | tuple) and len(gallery) > 0 and getattr(gallery[0], "ndim", 0) == 2
 
 
-def parts_of(gallery: Any, dim: int, normalize: bool = False) -> list[NDArray[Any]]:
+def parts_of(gallery: Any, dim: int, normalize: bool = False) -> list[Array]:
     """Return the gallery as arrays (n,M); rows on disk stay there and are checked where they are found."""
     if isinstance(gallery, np.memmap) or (isinstance(gallery, np.ndarray) and gallery.dtype in STORED):
         gallery = [gallery]
@@ -136,7 +133,7 @@ class Search:
     """
 
     queries: Floats
-    parts: list[NDArray[Any]]
+    parts: list[Array]
     struck: SparseRelation
     classes: Ints | None = None
     labels: Ints | None = None
@@ -172,7 +169,7 @@ class Search:
             searched = on_grid(block, steps_of(block, "cosine")) if exact else block
             for start in range(0, len(which), CELLS // BLOCK_ROWS):
                 part = slice(start, start + CELLS // BLOCK_ROWS)
-                queries: NDArray[Any] = self.queries[which[part]]
+                queries: Array = self.queries[which[part]]
                 if exact:
                     queries = on_grid(queries, steps_of(queries, "cosine"))
                 values = queries @ searched.T
@@ -190,7 +187,7 @@ class Search:
                 yield first + start, as_read(part[start : start + BLOCK_ROWS], self.normalize)
             first += len(part)
 
-    def _strike(self, products: NDArray[Any], which: Ints, first: int) -> None:
+    def _strike(self, products: Array, which: Ints, first: int) -> None:
         """Take what the queries `which` (B,) are not to find out of their `products` (B,G), columns from `first` on."""
         owner, columns = self.struck.of(which)
         here = (columns >= first) & (columns < first + products.shape[1])
@@ -207,13 +204,13 @@ class Search:
         return np.where(listed, products, -np.inf)
 
 
-def as_read(rows: NDArray[Any], normalize: bool = False) -> Floats:
+def as_read(rows: Array, normalize: bool = False) -> Floats:
     """Return stored rows (B,M) as float32; those of float16 or int8 are directions, divided by their norms."""
     values = np.asarray(rows, dtype=np.float32)
     return arrays.normalized(values) if normalize or rows.dtype in STORED else values
 
 
-def gathered(parts: Sequence[NDArray[Any]], rows: Ints, normalize: bool = False) -> Floats:
+def gathered(parts: Sequence[Array], rows: Ints, normalize: bool = False) -> Floats:
     """Return the rows (K,M) with these numbers, through all parts.
 
     Raises:
@@ -229,7 +226,7 @@ def gathered(parts: Sequence[NDArray[Any]], rows: Ints, normalize: bool = False)
     return listed
 
 
-def _enter(products: NDArray[Any], first: int, rows: Ints, listed: Doubles) -> None:
+def _enter(products: Array, first: int, rows: Ints, listed: Doubles) -> None:
     """Enter products (B,G) with the gallery rows from `first` on in the lists `rows` and `listed` (B,W).
 
     Of equal products those of lower rows stay.

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probmetric.errors import nearest
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Floats, Ints
 from probmetric.retrieval.keys import NAMES, Distance
 from probmetric.retrieval.relation import LabelRelation, Relation, SparseRelation, sparse_relation
 
-Ints = NDArray[np.int64]
 FILTERED_DISTANCES: tuple[Distance, ...] = ("cosine", "euclidean")
 JUNK = -1
 
@@ -34,8 +33,8 @@ class SearchOptions(TypedDict, total=False):
 class Problem:
     """What is searched (Q,M), in what (N,M), what counts as right, and what a query is not to find, as itself."""
 
-    queries: NDArray[np.float32]
-    gallery: NDArray[np.float32]
+    queries: Floats
+    gallery: Floats
     relation: Relation
     struck: SparseRelation
     distance: Distance = "cosine"
@@ -80,9 +79,7 @@ def check_distance(distance: Distance) -> None:
     )
 
 
-def numpy_rows(
-    values: Any, name: str, distance: Distance = "cosine", *, normalize: bool = False
-) -> NDArray[np.float32]:
+def numpy_rows(values: Any, name: str, distance: Distance = "cosine", *, normalize: bool = False) -> Floats:
     """Return rows (N,M) as a float32 array that suits `distance`, normalised if asked."""
     rows = arrays.matrix(values, name)
     if normalize:

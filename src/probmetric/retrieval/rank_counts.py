@@ -16,15 +16,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from probmetric.metrics.arrays import row_norms
+from probmetric.metrics.arrays import Doubles, Floats, row_norms
 from probmetric.metrics.ranked import Counts
 from probmetric.retrieval.keys import Distance, float32_error, keys, on_grid, squared_norms, steps_of
 from probmetric.retrieval.problem import FILTERED_DISTANCES, Problem
 
-Ints = NDArray[np.int64]
-Doubles = NDArray[np.float64]
 BLOCK_BYTES = 32 << 20
 # Pairs from which a search takes longer than loading numba does (the first compiles for 25 s), and right answers of a
 # query up to which it pays.
@@ -74,7 +71,7 @@ def undecided(problem: Problem) -> float:
     return close / max(1, len(queries) * len(some))
 
 
-def _rough_keys(query: NDArray[np.float32], rows: NDArray[np.float32], distance: Distance) -> Doubles:
+def _rough_keys(query: Floats, rows: Floats, distance: Distance) -> Doubles:
     products = (rows @ query).astype(np.float64)
     return products if distance == "cosine" else products - row_norms(rows) ** 2 / 2
 
@@ -109,7 +106,7 @@ def key_function(problem: Problem) -> Callable[[int, int], Doubles]:
     return lambda start, stop: keys(on_grid(queries[start:stop], steps_q[start:stop]), grid, distance, norms)
 
 
-def _user_keys(distance: Distance, queries: NDArray[np.float32], gallery: NDArray[np.float32]) -> Doubles:
+def _user_keys(distance: Distance, queries: Floats, gallery: Floats) -> Doubles:
     assert not isinstance(distance, str)
     exact = np.asarray(distance(queries, gallery), dtype=np.float64)
     if exact.shape != (len(queries), len(gallery)):

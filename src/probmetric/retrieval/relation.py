@@ -12,11 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from probmetric.metrics.arrays import to_numpy
-
-Ints = NDArray[np.int64]
+from probmetric.metrics.arrays import Ints, to_numpy
 
 
 class SparseRelation:

@@ -10,15 +10,13 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from probmetric.metrics.arrays import Doubles, Ints
 from probmetric.metrics.ranked import Counts
 from probmetric.retrieval.keys import on_grid, squared_norms, steps_of
 from probmetric.retrieval.problem import Problem
 
-Ints = NDArray[np.int64]
-Doubles = NDArray[np.float64]
 BLOCK_BYTES = 512 << 20
 
 

@@ -14,19 +14,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Array, Bools, Doubles, Ints
 from probmetric.metrics.calibration import Reliability, calibration_error, reliability
 from probmetric.retrieval.measures import retrieval_metrics
 from probmetric.retrieval.neighbours import search
 
-Doubles = NDArray[np.float64]
-
 BINS = 10
 
 
-def neighbour_votes(samples: Any, labels: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def neighbour_votes(samples: Any, labels: Any) -> tuple[Ints, Doubles]:
     """Return the label (N,) that most nearest neighbours agree on, and the share (N,) that does, of `samples` (N,S,M).
 
     Examples:
@@ -47,7 +45,7 @@ def neighbour_votes(samples: Any, labels: Any) -> tuple[NDArray[np.int64], NDArr
     return names[winner.mode], winner.count / votes.shape[1]
 
 
-def retrieval_votes(samples: Any, labels: Any) -> tuple[Doubles, NDArray[np.bool_]]:
+def retrieval_votes(samples: Any, labels: Any) -> tuple[Doubles, Bools]:
     """Return confidence and correctness (A,) of the votes of the A queries whose class has another image.
 
     Raises:
@@ -62,7 +60,7 @@ def retrieval_votes(samples: Any, labels: Any) -> tuple[Doubles, NDArray[np.bool
     return confidence[answerable], (predicted == classes)[answerable]
 
 
-def vote_reliability(confidence: Doubles, correct: NDArray[np.bool_]) -> tuple[dict[str, float], Reliability]:
+def vote_reliability(confidence: Doubles, correct: Bools) -> tuple[dict[str, float], Reliability]:
     """Return `retrieval_ece` of votes (A,), as published too, and the reliability diagram behind it.
 
     Ten bins of equal width, L1; lower is better. `retrieval_ece_as_published` leaves the last bin open, as paper 003's
@@ -82,7 +80,7 @@ def sampled_retrieval_metrics(samples: Any, labels: Any, *, ks: Sequence[int] = 
     return {name: float(np.mean([one[name] for one in each])) for name in each[0]}
 
 
-def _sample_sets(samples: Any) -> NDArray[Any]:
+def _sample_sets(samples: Any) -> Array:
     sets = arrays.to_numpy(samples)
     if sets.ndim != 3 or 0 in sets.shape or sets.shape[0] < 2:
         raise ValueError(f"samples have shape {sets.shape}; expected (N, S, M) with N at least 2.")

@@ -17,6 +17,7 @@ from probmetric.config import RunSettings
 from probmetric.data import load_columns
 from probmetric.data.images import BATCH, Eye, PreparedImages, batches
 from probmetric.launch import Place
+from probmetric.metrics.arrays import Ints
 from probmetric.runs.folder import RunFolder, Split, Which
 from probmetric.runs.names import FEATURES, RESULTS
 from probmetric.runs.plan import Run
@@ -69,7 +70,7 @@ def embed_splits(run: Run, place: Place) -> None:
 
 def embed_training_images(
     run: Run,
-) -> tuple[NDArray[np.floating], NDArray[np.int64], tuple[NDArray[np.floating], NDArray[np.int64]] | None]:
+) -> tuple[NDArray[np.floating], Ints, tuple[NDArray[np.floating], Ints] | None]:
     """Return unit embeddings (N, M) of the training images, their classes (N,) from 0, and the loss's proxies.
 
     Proxies (P, M) come with the class (P,) of each; None where the loss has none.

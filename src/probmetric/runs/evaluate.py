@@ -40,6 +40,7 @@ from probmetric.data.manifest import read_table, values_of, verify_digest
 from probmetric.data.places import COLUMNS, WALKS
 from probmetric.io import present
 from probmetric.metrics import find, own_metrics, proxy_transport
+from probmetric.metrics.arrays import Bools, Doubles, Ints
 from probmetric.metrics.calibration import EqualMass, Reliability, reliability
 from probmetric.metrics.classification import classification_metrics
 from probmetric.metrics.clustering import clustering_metrics
@@ -72,9 +73,9 @@ from probmetric.trust.truth import Truth, truth_metrics
 
 Metrics = dict[str, float | None]
 Curves = dict[str, dict[str, list[float]]]
-PerQuery = dict[str, NDArray[np.float64]]
-PosteriorOf = Callable[[NDArray[np.int64]], tuple[NDArray[np.float64], NDArray[np.int64]]]
-Distortions = Mapping[str, NDArray[np.float64]]
+PerQuery = dict[str, Doubles]
+PosteriorOf = Callable[[Ints], tuple[Doubles, Ints]]
+Distortions = Mapping[str, Doubles]
 Unit = Literal["class", "image", "walk"]
 
 DISTORTIONS = ("warp", "noise", "blur", "occlusion", "distortion")  # columns of a manifest: strengths, 0 for none
@@ -133,7 +134,7 @@ class ImageFacts:
             return self.places.asked(split["index"])
         return self.roles.among(split["index"], split["label"]) if tested and self.roles is not None else None
 
-    def units(self, split: Embeddings) -> NDArray[np.int64]:
+    def units(self, split: Embeddings) -> Ints:
         """Return the unit (N,) of each image of a split."""
         if self.unit == "class":
             return split["label"]
@@ -153,7 +154,7 @@ class Results:
     """Metrics by name, curves by name, and what the `units` (N,) of the test images contribute to metrics."""
 
     by_unit: ByUnit
-    units: NDArray[np.int64]
+    units: Ints
     metrics: dict[str, float] = field(default_factory=dict)
     curves: Curves = field(default_factory=dict)
 
@@ -245,7 +246,7 @@ def _trusted(results: Results, test: Embeddings, answers: Mapping[str, Answers],
             _add_strangers_within(results, answers["test"], results.units[rows])
 
 
-def _add_strangers_within(results: Results, answers: Answers, units: NDArray[np.int64]) -> None:
+def _add_strangers_within(results: Results, answers: Answers, units: Ints) -> None:
     """Add how queries (Q,) that nothing in the gallery answers are told from the others: `ood/unanswerable/...`."""
     alone, group = answers.rows(~answers.asked), f"ood/{UNANSWERABLE}"
     if not LEAST <= len(alone.own) <= len(answers.own) - LEAST:
@@ -262,17 +263,17 @@ def _verification(test: Embeddings, pairs: Pairs) -> dict[str, float]:
     return verification_metrics(similarity, pairs.same) | {"edc": error_versus_discard(similarity, pairs.same, doubt)}
 
 
-def _distortion(test: Embeddings, strength: NDArray[np.float64]) -> dict[str, float]:
+def _distortion(test: Embeddings, strength: Doubles) -> dict[str, float]:
     strengths = strength[test["index"]]
     finite = np.isfinite(strengths)
     return {"distortion/spearman": spearman(test["uncertainty"][finite], strengths[finite])} if finite.any() else {}
 
 
 def _severities(
-    index: NDArray[np.int64],
+    index: Ints,
     distortions: Distortions,
     answers: Answers,
-    stated: NDArray[np.float64] | None,
+    stated: Doubles | None,
 ) -> Curves:
     queries = answers.asked
     rows, right, doubt = index[queries], answers.right[queries], answers.own[queries]
@@ -346,7 +347,7 @@ def answers_among_others(split: Embeddings, ks: Sequence[int] = ()) -> Answers |
     return among_others(split.tensors, split["label"], ks) if len(split["mean"]) >= LEAST else None
 
 
-def ood_rows(strangers: Embeddings) -> dict[str, NDArray[np.bool_]]:
+def ood_rows(strangers: Embeddings) -> dict[str, Bools]:
     """Return which rows (N,) of an embeddings file are of each out-of-distribution set that has images."""
     names = strangers.said("sources", list[str], ["ood"])
     source = strangers.tensors.get("source", np.zeros(len(strangers["uncertainty"]), dtype=np.int64))
@@ -446,7 +447,7 @@ def _other_spaces(results: Results, test: Embeddings, settings: Evaluation, side
     if test.metadata.get("uncertainty") != "norm" or "concentration" not in test.tensors:
         return
     mean, norm = test["mean"].astype(np.float64), test["concentration"].astype(np.float64)
-    rows: dict[Literal["euclidean", "poincare"], NDArray[np.float64]] = {"euclidean": norm[:, None] * mean}
+    rows: dict[Literal["euclidean", "poincare"], Doubles] = {"euclidean": norm[:, None] * mean}
     curvature = test.said("curvature", float, None)
     if curvature is not None:
         radius = np.tanh(math.sqrt(curvature) * norm).clip(max=_LARGEST_RADIUS)
@@ -470,7 +471,7 @@ def _sampled(results: Results, test: Embeddings, settings: Evaluation) -> None:
     results.add("retrieval_sampled", drawn)
 
 
-def _selective(results: Results, queries: PerQuery, answers: Answers, units: NDArray[np.int64]) -> None:
+def _selective(results: Results, queries: PerQuery, answers: Answers, units: Ints) -> None:
     """Add sparsification, and what single `units` (Q,) of the queries contribute to the metrics of all."""
     metrics, results.curves["sparsification"] = selective(queries, answers)
     results.add("sparsification", metrics)
@@ -478,7 +479,7 @@ def _selective(results: Results, queries: PerQuery, answers: Answers, units: NDA
     results.by_unit.merge(retrieval_units(queries, queries["positives"] > 0, doubt, results.by_unit.unit))
 
 
-def _columns(test: Embeddings) -> NDArray[np.int64] | None:
+def _columns(test: Embeddings) -> Ints | None:
     """Return each image's column in `probabilities`, or None where an image is of no class that has a column.
 
     Metadata "classes" (JSON list) names the manifest label of each column; without it column c is label c.
@@ -493,7 +494,7 @@ def _columns(test: Embeddings) -> NDArray[np.int64] | None:
     return columns if np.array_equal(classes[columns], test["label"]) else None
 
 
-def _classification(results: Results, test: Embeddings, columns: NDArray[np.int64], settings: Evaluation) -> None:
+def _classification(results: Results, test: Embeddings, columns: Ints, settings: Evaluation) -> None:
     """Add metrics of the class probabilities (`columns`: each image's class), their diagram and their errors."""
     probabilities = test["probabilities"]
     confidence = np.minimum(probabilities.max(axis=1), 1.0)
@@ -515,8 +516,8 @@ def _classification(results: Results, test: Embeddings, columns: NDArray[np.int6
 def training_metrics(
     settings: RunSettings,
     rows: NDArray[np.floating],
-    labels: NDArray[np.int64],
-    proxies: tuple[NDArray[np.floating], NDArray[np.int64]] | None,
+    labels: Ints,
+    proxies: tuple[NDArray[np.floating], Ints] | None,
 ) -> tuple[dict[str, float], Curves]:
     """Return what is measured on the training images, and curves.
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probmetric.data.places import RADIUS, SEQUENCE, Subtask, located, positives, subtask
+from probmetric.metrics.arrays import Ints
 from probmetric.runs.roles import Asked
 
 SUBTASKS: tuple[Subtask, ...] = ("day_to_night", "night_to_day")
@@ -34,7 +35,7 @@ class Places:
 
     columns: dict[str, NDArray]
     radius: float = RADIUS
-    walks: NDArray[np.int64] | None = None
+    walks: Ints | None = None
 
     @classmethod
     def in_manifest(cls, columns: dict[str, NDArray]) -> Places | None:
@@ -46,7 +47,7 @@ class Places:
         walks = np.unique(names, return_inverse=True)[1].astype(np.int64)
         return cls(*places, walks=np.where(names == "", -1 - np.arange(len(names)), walks))
 
-    def asked(self, index: NDArray[np.int64], task: Subtask = "all") -> Asked:
+    def asked(self, index: Ints, task: Subtask = "all") -> Asked:
         """Return which of the images with these manifest rows (n,) ask in which, and which answer each query.
 
         Args:

@@ -15,14 +15,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from probmetric.metrics.arrays import Array, Doubles, Ints
 from probmetric.retrieval import retrieval_per_query
 from probmetric.retrieval.problem import SearchOptions
 from probmetric.trust.answers import KEPT, Answers, asked_in
 
-Ints = NDArray[np.int64]
-Doubles = NDArray[np.float64]
 QUERY, GALLERY = "query", "gallery"
 
 
@@ -42,7 +40,7 @@ class Asked:
     ignored: Ints = field(default_factory=lambda: np.empty((0, 2), dtype=np.int64))
     positives: Sequence[Ints] | None = None
 
-    def per_query(self, rows: NDArray[Any], labels: Ints, ks: Sequence[int], **options: Any) -> dict[str, Doubles]:
+    def per_query(self, rows: Array, labels: Ints, ks: Sequence[int], **options: Any) -> dict[str, Doubles]:
         """Return the retrieval metrics of each query, name -> (Q,), of rows (N, M) with labels (N,).
 
         There are none where nobody asks or nothing is searched.
@@ -56,7 +54,7 @@ class Asked:
         searched["gallery_labels"] = labels[self.gallery]
         return retrieval_per_query(rows[self.queries], labels[self.queries], ks=ks, **searched, **options)
 
-    def answers(self, record: Mapping[str, NDArray[Any]], labels: Ints, ks: Sequence[int] = ()) -> Answers | None:
+    def answers(self, record: Mapping[str, Array], labels: Ints, ks: Sequence[int] = ()) -> Answers | None:
         """Return the answers to the queries, of a record of all images, name -> (N, ...), with labels (N,).
 
         `nearest` of the match record are rows of that record. None where nobody asks or nothing is searched.
@@ -82,11 +80,11 @@ class Roles:
         group: what belongs together, of every row; None where nobody says.
     """
 
-    role: NDArray[Any]
-    group: NDArray[Any] | None = None
+    role: Array
+    group: Array | None = None
 
     @classmethod
-    def of(cls, columns: Mapping[str, NDArray[Any]]) -> Roles | None:
+    def of(cls, columns: Mapping[str, Array]) -> Roles | None:
         """Return the roles that the columns of a manifest name; None unless there are queries and a gallery."""
         role = columns.get("role", np.empty(0, dtype=str))
         there = set(role[columns["split"] == "test"].tolist()) if len(role) else set()

@@ -11,17 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Array, Bools, Doubles, Ints
 from probmetric.metrics.ood import auroc
 from probmetric.metrics.selective import selective_metrics
 from probmetric.retrieval import Match, find_match, match_among
 from probmetric.trust import scores
 from probmetric.trust.p_right import PRight, added_auroc, cross_fitted, fit_p_right, p_right_metrics
 
-Doubles = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 KEPT = ("uncertainty", "concentration", "variance", "mean")
 LEAST = 2
 SELECTIVE = ("augrc", "e_aurc", "risk_at_coverage_80", "coverage_at_risk_5")
@@ -44,7 +42,7 @@ class Answers:
     match: Match
     doubts: Mapping[str, Doubles]
     own: Doubles
-    label: NDArray[np.int64]
+    label: Ints
     right: Bools
     asked: Bools
     retrieval: Mapping[str, Doubles] = field(default_factory=dict)
@@ -81,7 +79,7 @@ class Answers:
             {name: values[kept] for name, values in self.retrieval.items()},
         )
 
-    def tensors(self) -> dict[str, NDArray[Any]]:
+    def tensors(self) -> dict[str, Array]:
         """Return the arrays (Q,) kept on disk: the match record, `doubt.<score>`, own, label, right and asked."""
         record = self.match.record | {f"doubt.{name}": values for name, values in self.doubts.items()}
         record |= {"own": self.own, "label": self.label, "right": self.right, "asked": self.asked}
@@ -98,7 +96,7 @@ def among_others(record: Mapping[str, Any], labels: Any, ks: Sequence[int] = ())
     return replace(answers, retrieval=retrieval)
 
 
-def some_among_others(record: Mapping[str, Any], labels: Any, rows: NDArray[np.int64], ignore: Any = None) -> Answers:
+def some_among_others(record: Mapping[str, Any], labels: Any, rows: Ints, ignore: Any = None) -> Answers:
     """Ask the images at `rows` (Q,) of a `record`, name -> (N, ...), among the others; `labels` (N,).
 
     `ignore` (P,2) are pairs of query and row that is not to be found, such as a copy. A wrong answer exactly as near as
@@ -131,11 +129,11 @@ def answers_of(match: Match, labels: Any, gallery_labels: Any) -> Answers:
     return _answers(match, truth, match.classes[:, 0] == truth, np.isin(truth, arrays.to_numpy(gallery_labels)))
 
 
-def _kept(record: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+def _kept(record: Mapping[str, Any]) -> dict[str, Array]:
     return {name: arrays.to_numpy(record[name]) for name in KEPT if name in record}
 
 
-def _answers(match: Match, label: NDArray[np.int64], right: Bools, asked: Bools) -> Answers:
+def _answers(match: Match, label: Ints, right: Bools, asked: Bools) -> Answers:
     return Answers(match, scores.doubts(match), match.query["uncertainty"].astype(np.float64), label, right, asked)
 
 

@@ -30,13 +30,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Bools, Doubles, Ints
 from probmetric.trust.certificates import check_shares
 from probmetric.trust.tolerance import one_of_each
 
-Doubles = NDArray[np.float64]
 LEVELS = 200
 
 
@@ -50,7 +49,7 @@ class Selection:
         p_values: (B,) of "the answer is wrong".
     """
 
-    accepted: NDArray[np.bool_]
+    accepted: Bools
     fdr: float
     p_values: Doubles
 
@@ -116,7 +115,7 @@ def match_e_values(
     return later[np.searchsorted(levels, values, side="left")] / len(levels)
 
 
-def select_by_e_values(e_values: Any, *, fdr: float) -> NDArray[np.bool_]:
+def select_by_e_values(e_values: Any, *, fdr: float) -> Bools:
     """Return which answers (B,) are accepted at the level `fdr`, which may be chosen after a look at them (e-BH).
 
     Examples:
@@ -130,7 +129,7 @@ def select_by_e_values(e_values: Any, *, fdr: float) -> NDArray[np.bool_]:
     return values >= (ordered[passed[-1]] if len(passed) else np.inf)
 
 
-def _by_groups(calibration: tuple[Any, Any], units: NDArray[np.int64]) -> tuple[Doubles, Doubles, int]:
+def _by_groups(calibration: tuple[Any, Any], units: Ints) -> tuple[Doubles, Doubles, int]:
     """Return the ascending doubts of wrong answers (W,), how many groups lie below each (W + 1,), and all groups."""
     doubts, right = arrays.vector(calibration[0], "calibration doubt"), arrays.to_numpy(calibration[1]).astype(bool)
     sizes = np.bincount(units)

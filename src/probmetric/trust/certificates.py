@@ -47,15 +47,13 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from probmetric.errors import ProbMetricError
 from probmetric.io import read_json, signed, unsigned, write_json
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Bools, Doubles, Ints
 from probmetric.trust.p_right import PRight
 
-Doubles = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Unit = Literal["query", "group"]
 
 RISKS, CONFIDENCE = (0.2, 0.1, 0.05), 0.9  # of the certificate of every run; `probmetric certificate` makes others
@@ -121,7 +119,7 @@ class Certificate:
     p_right: dict[str, Any] | None = None
     reference: tuple[float, ...] = ()
 
-    def answers(self, doubt: Any) -> NDArray[np.bool_]:
+    def answers(self, doubt: Any) -> Bools:
         """Return which of the queries with `doubt` (Q,) are answered.
 
         Raises:
@@ -302,7 +300,7 @@ def _weights(importance: Any, count: int) -> Doubles:
     return weights
 
 
-def _chosen(doubts: Mapping[str, Doubles], wrong: Doubles, pilot: NDArray[np.bool_]) -> str:
+def _chosen(doubts: Mapping[str, Doubles], wrong: Doubles, pilot: Bools) -> str:
     """Return the name of the score by whose order the pilot's errors come last."""
 
     def errors_early(doubt: Doubles) -> float:

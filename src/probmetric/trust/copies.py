@@ -16,28 +16,17 @@ from typing import Any
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Bools, Ints
 from probmetric.retrieval.neighbours import search
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 NEAR, NEAR_IN_FEW, FEW = 0.03, 0.003, 64
 DIMENSIONS = 12
 SEEN = 2000
 GROUPS = (
-    "group",
-    "session",
-    "person",
-    "identity",
-    "subject",
-    "patient",
-    "camera",
-    "video",
-    "sequence",
-    "track",
-    "burst",
+    *("group", "session", "person", "identity", "subject", "patient"),
+    *("camera", "video", "sequence", "track", "burst"),
 )
 
 

@@ -19,9 +19,9 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Array, Bools, Doubles, Ints
 from probmetric.trust.answers import Answers, among_others, asked_in, some_among_others
 from probmetric.trust.certificates import Certificate, CertificateError, certify
 from probmetric.trust.copies import copies_of, distinct, same_picture
@@ -29,7 +29,6 @@ from probmetric.trust.p_right import PRight
 from probmetric.trust.tolerance import one_of_each
 
 log = logging.getLogger(__name__)
-Doubles = NDArray[np.float64]
 Record = Mapping[str, Any]
 Unit = Literal["auto", "query", "class"]
 P_RIGHT = "p_right"
@@ -174,7 +173,7 @@ def calibration_answers(
     return answers
 
 
-def warn_of_themselves(similarity: NDArray[Any]) -> None:
+def warn_of_themselves(similarity: Array) -> None:
     """Warn where queries look as if they found themselves, rounded or compressed; `similarity` (Q, k), best first."""
     apart = 1.0 - similarity[:, :2].astype(np.float64)
     if apart.shape[1] == 2 and np.median(apart[:, 0] - NEARER * apart[:, 1]) < 0:
@@ -231,9 +230,7 @@ def _left_out(gallery: Record, labels: Any, trained_on: Any = None) -> Answers:
     return answers.rows(kept)
 
 
-def _without_copies(
-    answers: Answers, gallery: Record, classes: NDArray[Any], rows: NDArray[np.int64]
-) -> tuple[Answers, NDArray[np.int64], int]:
+def _without_copies(answers: Answers, gallery: Record, classes: Array, rows: Ints) -> tuple[Answers, Ints, int]:
     """Return answers to the first row of each picture among the other pictures, these rows, and how many were left out.
 
     Copies are found in the lists of the nearest. A picture whose lists are full of copies again and again is left out.
@@ -256,7 +253,7 @@ def _without_copies(
     return answers, rows, count - len(rows)
 
 
-def _copies(queries: Record, gallery: Record, answers: Answers) -> NDArray[np.bool_]:
+def _copies(queries: Record, gallery: Record, answers: Answers) -> Bools:
     """Return which of the queries (Q,) are the very image that answers them."""
     images, rows = arrays.to_numpy(queries["mean"]), arrays.to_numpy(gallery["mean"])
     nearest = answers.match.indices[:, 0]

@@ -26,13 +26,12 @@ from typing import Any, Literal
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from probmetric.io import FileError, cell_text, read_csv
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Bools, Doubles
 from probmetric.trust.certificates import CertificateError
 
-Doubles = NDArray[np.float64]
 RISEN = ((0.4, 1.0), (0.7, 1.0), (1.0, 1.5), (1.0, 2.0), (1.0, 3.0), (0.7, 3.0), (1.5, 2.0))
 BETS = (*RISEN, *((b, a) for a, b in RISEN), (1.5, 1.5), (3.0, 3.0), (0.7, 0.7))
 LEAST = 50
@@ -130,7 +129,7 @@ def logged_doubts(log: str | Path, column: str) -> Doubles:
     return 1 - np.array(values) if column == "p_right" else np.array(values)
 
 
-def logged_checks(log: str | Path, truth: str) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def logged_checks(log: str | Path, truth: str) -> tuple[Bools, Bools]:
     """Return which answers (Q,) of a log were checked, and whether those (N,) are wrong.
 
     Args:

@@ -18,9 +18,9 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Array, Doubles, Ints
 from probmetric.trust.copies import copy_groups
 
 BLOCK = 1024  # images compared with all classes at once
@@ -36,9 +36,9 @@ class SuspectedLabels:
         proposed: (N,) the nearest other class of each image.
     """
 
-    order: NDArray[np.int64]
-    suspicion: NDArray[np.float64]
-    proposed: NDArray[Any]
+    order: Ints
+    suspicion: Doubles
+    proposed: Array
 
     @property
     def count(self) -> int:
@@ -80,7 +80,7 @@ def suspect_labels(embeddings: Any, labels: Any) -> SuspectedLabels:
     return SuspectedLabels(np.argsort(-suspicion, kind="stable"), suspicion, classes[proposed])
 
 
-def contradictory_copies(embeddings: Any, labels: Any) -> NDArray[np.int64]:
+def contradictory_copies(embeddings: Any, labels: Any) -> Ints:
     """Return pairs (P, 2) of rows that show one picture (`copies.copy_groups`) under different labels."""
     pictures = copy_groups(arrays.normalized(arrays.matrix(embeddings, "embeddings")))
     codes = arrays.names_of(labels, "labels", count=len(pictures))[1]
@@ -90,7 +90,7 @@ def contradictory_copies(embeddings: Any, labels: Any) -> NDArray[np.int64]:
     return np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
 
 
-def _unit(vectors: NDArray[Any]) -> NDArray[np.float64]:
+def _unit(vectors: Array) -> Doubles:
     """Return rows divided by their norms, in float64; a row of zeros stays."""
     vectors = vectors.astype(np.float64)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)

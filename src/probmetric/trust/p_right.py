@@ -20,12 +20,11 @@ from typing import Any
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Array, Doubles, Ints
 from probmetric.metrics.calibration import EqualMass, calibration_error
 
-Doubles = NDArray[np.float64]
 PRIOR = 1.0
 SQUARED_FROM = 500
 SMALLEST = 1e-12  # probability whose log-odds are told from less
@@ -195,7 +194,7 @@ def cross_fitted(scores: Mapping[str, Any], right: Any, groups: Any, *, folds: i
     return stated
 
 
-def class_folds(groups: Any, *, folds: int = FOLDS, seed: int = 0) -> NDArray[np.int64]:
+def class_folds(groups: Any, *, folds: int = FOLDS, seed: int = 0) -> Ints:
     """Return the part (N,) in 0..folds-1 of each entry; entries of one of the `groups` (N,) share theirs."""
     names, codes = arrays.names_of(groups, "groups")
     if len(names) < 2:
@@ -275,7 +274,7 @@ class _Ranked:
         self.level = np.unique(-stated, return_inverse=True)[1]
         self.wrong, self.right = np.flatnonzero(right == 0), np.flatnonzero(right == 1)
 
-    def auroc(self, weight: NDArray[Any]) -> float:
+    def auroc(self, weight: Array) -> float:
         """Return P(a wrong answer gets the lower P(right)), ties half, each with its `weight` (N,); NaN if none is.
 
         Halves of whole numbers are added, so that the result is exact but for its one division.

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Array, Bools
 from probmetric.trust.certificates import CertificateError, check_shares, upper_bound
 from probmetric.trust.tolerance import disjoint_pairs, one_of_each, tolerance_limit
 
@@ -51,7 +51,7 @@ class PairCertificate:
     genuine: int
     unit: Literal["pair", "identity"]
 
-    def accepts(self, similarity: Any) -> NDArray[np.bool_]:
+    def accepts(self, similarity: Any) -> Bools:
         """Return which pairs of `similarity` (P,) are accepted as one identity."""
         return arrays.vector(similarity, "similarity") > self.threshold
 
@@ -128,7 +128,7 @@ def certify_pairs(
     )
 
 
-def _checked(identities: Any, same: NDArray[np.bool_]) -> NDArray[Any]:
+def _checked(identities: Any, same: Bools) -> Array:
     names = arrays.to_numpy(identities)
     if names.shape != (len(same), 2):
         raise ValueError(f"identities has shape {names.shape}; expected ({len(same)}, 2), two for every pair.")

@@ -25,12 +25,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Bools, Doubles, Ints
 from probmetric.trust.certificates import check_shares
-
-Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -49,9 +47,9 @@ class CoverageSets:
     per_class: bool
     queries: int
 
-    def members(self, class_doubt: Any) -> NDArray[np.bool_]:
+    def members(self, class_doubt: Any) -> Bools:
         """Return which classes are in the set of each query (Q, C), of `class_doubt` (Q, C)."""
-        doubts = _matrix(class_doubt)
+        doubts = arrays.numbers(class_doubt, "class_doubt", "(N, C)")
         if doubts.shape[1] != len(self.thresholds):
             raise ValueError(f"class_doubt has {doubts.shape[1]} classes; calibration had {len(self.thresholds)}.")
         return doubts <= self.thresholds
@@ -78,7 +76,7 @@ def coverage_sets(
         [[True, False, False]]
     """
     check_shares(miss=miss)
-    doubts = _matrix(class_doubt)
+    doubts = arrays.numbers(class_doubt, "class_doubt", "(N, C)")
     classes = arrays.labels_of(labels, len(doubts), "labels", "class_doubt")
     if classes.max() >= doubts.shape[1]:
         raise ValueError(f"labels go up to {classes.max()}; class_doubt has {doubts.shape[1]} columns, from 0 up.")
@@ -92,7 +90,7 @@ def coverage_sets(
     return CoverageSets(thresholds, miss, per_class, len(doubts))
 
 
-def _quantile(doubts: Doubles, units: NDArray[np.int64], miss: float) -> float:
+def _quantile(doubts: Doubles, units: Ints, miss: float) -> float:
     """Return the smallest doubt below which (G + 1)(1 - miss) of the G groups `units` (N,) lie; infinite if none is."""
     if not len(doubts):
         return math.inf
@@ -101,14 +99,3 @@ def _quantile(doubts: Doubles, units: NDArray[np.int64], miss: float) -> float:
     below = np.cumsum(1 / sizes[numbers][order])
     enough = np.flatnonzero(below >= (len(sizes) + 1) * (1 - miss) - 1e-9)
     return float(doubts[order[enough[0]]]) if len(enough) else math.inf
-
-
-def _matrix(class_doubt: Any) -> Doubles:
-    values = arrays.to_numpy(class_doubt)
-    if values.ndim != 2 or 0 in values.shape or values.dtype.kind not in "fiub":
-        raise ValueError(
-            f"class_doubt has shape {values.shape}, dtype {values.dtype}; expected numbers (N, C), N and C at least 1."
-        )
-    doubts = values.astype(np.float64)
-    arrays.check_finite(doubts, "class_doubt")
-    return doubts

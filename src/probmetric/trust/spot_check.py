@@ -31,9 +31,9 @@ from typing import Any
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Doubles
 from probmetric.trust.certificates import CertificateError, check_shares
 
 FACTORS = (1.25, 1.5, 2.0, 3.0, 5.0)
@@ -95,7 +95,7 @@ def spot_checks(wrong: Any, *, risk: float, false_alarms: float = 0.01, groups: 
     return SpotChecks(len(values), int(values.sum()), float(evidence.max()), alarm)
 
 
-def running_evidence(wrong: NDArray[np.float64], risk: float, false_alarms: float) -> NDArray[np.float64]:
+def running_evidence(wrong: Doubles, risk: float, false_alarms: float) -> Doubles:
     """Return the evidence (N,) after each check `wrong` (N,): `false_alarms` times the mean of the martingales."""
     sums, checks = np.cumsum(wrong), np.arange(1, len(wrong) + 1)
     evidence = false_alarms * (1 - sum(weight for _, weight in HORIZONS)) * _likelihood_ratios(wrong, risk)
@@ -121,7 +121,7 @@ def checks_needed(share: float, *, risk: float, false_alarms: float = 0.01) -> f
     return math.inf if share <= risk * (1 + 1e-4) else _horizon(share, risk, false_alarms, 0.5)[0]
 
 
-def _likelihood_ratios(wrong: NDArray[np.float64], risk: float) -> NDArray[np.float64]:
+def _likelihood_ratios(wrong: Doubles, risk: float) -> Doubles:
     """Return the mean over q of L_n(q) (N,)."""
     shares = np.array([_share(factor, risk) for factor in FACTORS])[:, None]
     gains = np.where(wrong == 1, np.log(shares / risk), np.log((1 - shares) / (1 - risk)))
@@ -152,16 +152,14 @@ def _horizon(share: float, risk: float, level: float, often: float = OFTEN) -> t
 
 def _most_checks(errors: int, risk: float, level: float) -> int:
     """Return the most checks among which so many `errors` have at most the chance `level`."""
-    low, high = errors - 1, 2 * errors
+    high = 2 * errors
     while _tail(errors, high, risk) <= level:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _tail(errors, middle, risk) <= level else (low, middle)
-    return low
+        high *= 2
+    counts = range(errors, high)
+    return errors - 1 + bisect.bisect_right(counts, level, key=lambda count: float(_tail(errors, count, risk)))
 
 
-def _tail(errors: Any, checks: Any, share: float) -> NDArray[np.float64]:
+def _tail(errors: Any, checks: Any, share: float) -> Doubles:
     """Return P(Binomial(checks, share) >= errors); 1 where errors <= 0, 0 where they are more than the checks."""
     least = np.maximum(errors, 1)
     tail = scipy.special.betainc(least, np.maximum(checks - least, 0) + 1, share)

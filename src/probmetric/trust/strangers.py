@@ -18,12 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Bools, Doubles
 from probmetric.trust.tolerance import one_of_each, tolerance_limit
-
-Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class StrangerCertificate:
     known: int
     strangers: int
 
-    def answers(self, doubt: Any) -> NDArray[np.bool_]:
+    def answers(self, doubt: Any) -> Bools:
         """Return which queries of `doubt` (Q,) are answered."""
         return arrays.vector(doubt, "doubt") < self.threshold
 

@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
+from probmetric.metrics.arrays import Ints
 from probmetric.trust.certificates import CertificateError, check_shares, errors_allowed, least_tested, upper_bound
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

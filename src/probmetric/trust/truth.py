@@ -27,15 +27,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from probmetric.metrics.arrays import Doubles, Ints
 from probmetric.metrics.calibration import calibration_error
 from probmetric.metrics.correlation import spearman
 from probmetric.metrics.ood import auroc
 from probmetric.trust.answers import Answers, cross_fitted_free
 from probmetric.trust.p_right import p_right_metrics
-
-Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Truth:
     """The exact posterior of Q images: `posterior` (Q,C), `classes` (C,), the label of each column."""
 
     posterior: Doubles
-    classes: NDArray[np.int64]
+    classes: Ints
 
     def of(self, labels: Any) -> Doubles:
         """Return P(class of `labels` (Q,) | image) (Q,); 0 for a class without a column."""

@@ -22,12 +22,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from probmetric.registry import Registry
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from probmetric.metrics.arrays import Doubles
     from probmetric.retrieval.match import Match
 
-    Doubles = NDArray[np.float64]
 
 F = TypeVar("F", bound=Callable[..., Any])
 

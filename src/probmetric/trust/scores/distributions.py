@@ -22,16 +22,12 @@ above by Olver's uniform expansion (DLMF 10.41.3) with three terms; `probmetric.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from probmetric.metrics.arrays import Doubles
 from probmetric.trust.scores import score
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Doubles = NDArray[np.float64]
 
 EXPANDED_FROM = 15.0
 SMALLEST = 1e-30
