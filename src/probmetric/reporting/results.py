@@ -29,7 +29,7 @@ import pandas as pd
 from probmetric.io import FileError, atomic_path, check_readable, present, write_json
 from probmetric.metrics.statistics import Sample
 from probmetric.metrics.units import ERRORS, PREFIX, VALUE, expanded
-from probmetric.runs.folder import RunFolder, finished_runs
+from probmetric.runs.folder import RunFolder, finished_runs, validations
 from probmetric.runs.names import RunKey, class_split, legal_name, without_split
 
 RUNS_FILE, SUMMARIES = "runs.parquet", "metrics"
@@ -129,11 +129,6 @@ def late_gain(history: Sequence[Mapping[str, float | None]]) -> float | None:
         return None
     before, after = max(values[:-last]), max(values[-last:])
     return (after - before) / max(abs(before), TINY)
-
-
-def validations(history: Sequence[Mapping[str, float | None]]) -> list[float]:
-    """Return the validation metric of every epoch that has one."""
-    return [value for row in history if (value := row.get("val_metric")) is not None]
 
 
 def write_results(table: pd.DataFrame, folder: Path, metrics: Sequence[str] | None = None) -> None:

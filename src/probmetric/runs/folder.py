@@ -383,6 +383,11 @@ def finished_runs(runs: Iterable[str | Path | RunFolder]) -> list[RunFolder]:
     return sorted(finished.values(), key=lambda run: run.key)
 
 
+def validations(history: Iterable[Mapping[str, float | None]]) -> list[float]:
+    """Return the validation metric of every epoch that has one."""
+    return [value for row in history if (value := row.get("val_metric")) is not None]
+
+
 def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested settings as dotted keys: `{"loss": {"scale": 32}}` -> `{"loss.scale": 32}`."""
     flat: dict[str, Any] = {}

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from pydantic import PositiveInt
 
-from probmetric.io import FileError, present, read_json, signed, unsigned, write_json
+from probmetric.io import FileError, of_kind, present, read_json, signed, unsigned, write_json
 from probmetric.retrieval.neighbours import search
 from probmetric.trust.answers import Answers
 from probmetric.trust.certificates import Certificate, CertificateError
@@ -23,6 +24,7 @@ from probmetric.trust.p_right import PRight, fit_p_right
 
 SAMPLE = 1000
 TRIES, AGAIN = "tries.json", "make the gallery again (`probmetric index`)"
+_TRIES = dict[Literal["tried"], dict[str, dict[str, PositiveInt]]]
 FITTED = 0.2  # share of the answers that P(right) is fitted to; the others are certified
 VOTES = 10  # nearest images that vote in the scores of an answer, however many are shown
 
@@ -207,11 +209,8 @@ def read_tries(folder: Path) -> dict[str, dict[str, int]]:
     if not present(path):
         return {}
     values = unsigned(read_json(path, AGAIN), path, AGAIN)
-    tried = values.get("tried") if isinstance(values, dict) else None
-    counts = [count for each in tried.values() for count in each.values()] if isinstance(tried, dict) else [0]
-    if not isinstance(tried, dict) or not all(isinstance(count, int) and count > 0 for count in counts):
-        raise FileError(f"{path} is damaged; {AGAIN}.")
-    return tried
+    kept: dict[str, dict[str, dict[str, int]]] = of_kind(values, _TRIES, path, AGAIN)
+    return kept.get("tried", {})
 
 
 def by_one_map(first: Certificate, second: Certificate) -> bool:

@@ -248,8 +248,9 @@ def parts_of(source: str | Path) -> Parts:
         return Parts.read(path)
     run = path if RunFolder(path).trained or RunFolder(path).finished else RESULTS / path
     if _is_run(run) and (RunFolder(run).trained or RunFolder(run).finished):
-        run = run.resolve()
-        return _of_run(run, run.parents[2])
+        results = run.resolve().parents[2]
+        made = recorded_run(run.resolve().relative_to(results).as_posix(), results)
+        return Parts.of_run(made, results.parent, results)
     raise ServingError(
         f"{text} is no model: expected a folder with {RECORD} (written by `probmetric export`), a finished run "
         "(<dataset>/<method>/seed<k>) or models:/<name>/<version>."
@@ -262,11 +263,6 @@ def _is_run(path: Path) -> bool:
     except ProbMetricError:
         return False
     return True
-
-
-def _of_run(path: Path, results: Path) -> Parts:
-    name = path.relative_to(results).as_posix()
-    return Parts.of_run(recorded_run(name, results), results.parent, results)
 
 
 def _downloaded(uri: str) -> Path:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from probmetric import __version__
 from probmetric.errors import ServingError
 from probmetric.tracking import store
+from probmetric.tracking.entries import RUN_TAG
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 IMAGE = "image"
 LONGEST_DESCRIPTION = 5000  # what MLflow's database holds
-DIGEST_TAG, RUN_TAG = "probmetric.model", "probmetric.run"
+DIGEST_TAG = "probmetric.model"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -48,7 +49,9 @@ def register(model: Model, name: str, *, store_uri: str, artifact_root: Path, li
         version = _version_of(client, name, model.digest)
         if version is not None:
             return f"models:/{name}/{version}"
-        experiment = _experiment_of(client, model, artifact_root.resolve() if store.is_local(store_uri) else None)
+        dataset = model.record.name.partition("/")[0].partition("+")[0]
+        local_root = artifact_root if store.is_local(store_uri) else None
+        experiment = store.Writer(client, local_root, "").experiment_id(dataset)
         run = _run_of(client, experiment, model.record.name)
         tags = {DIGEST_TAG: model.digest, RUN_TAG: model.record.name}
         words = model.card.split("---\n", 2)[-1].strip()[:LONGEST_DESCRIPTION]  # without the card's head of YAML
@@ -65,14 +68,6 @@ def _version_of(client: MlflowClient, name: str, digest: str) -> str | None:
         client.create_registered_model(name, description="Image embeddings with uncertainty; versions have cards.")
     versions = client.search_model_versions(f"name = '{name}'")
     return next((str(each.version) for each in versions if each.tags.get(DIGEST_TAG) == digest), None)
-
-
-def _experiment_of(client: MlflowClient, model: Model, artifact_root: Path | None) -> str:
-    """Return MLflow's id of the experiment of the model's dataset; make it where there is none."""
-    name = model.record.name.partition("/")[0].partition("+")[0]
-    experiment = client.get_experiment_by_name(name)
-    place = (artifact_root / name).as_uri() if artifact_root else None
-    return str(experiment.experiment_id if experiment else client.create_experiment(name, place))
 
 
 def _run_of(client: MlflowClient, experiment: str, run: str) -> str | None:

@@ -122,7 +122,7 @@ def _report_entry(experiment: str, files: dict[str, Path]) -> Entry:
 def _run_entry(run: RunFolder) -> Entry:
     """Read the run's settings, curves, headline metrics, tags and small files; weights by their digest only."""
     key, end = run.key, int(run.metrics_file.stat().st_mtime * 1000)
-    start = end - int(1000 * math.fsum(row.get("seconds") or 0.0 for row in run.history))
+    start = end - int(1000 * run.times.get("training/seconds", 0.0))
     settings = run.record.get("settings", run.record)
     chosen = {name: value for name, value in settings.items() if name not in (*_ENVIRONMENT, "data_digest")}
     environment = flatten({name: run.record.get(name) or {} for name in _ENVIRONMENT})

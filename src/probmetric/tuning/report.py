@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from probmetric.config import Experiment, parse
 from probmetric.io import atomic_path, write_text, write_yaml
@@ -150,13 +149,14 @@ def _number(value: float | None) -> str:
 
 def _write_trials(search: Search, path: Path) -> None:
     keys = sorted({key for ranges in search.ranges.values() for key in ranges})
-    with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["method", "trial", "objective", "seconds", *keys, "runs"])
-        for trial in itertools.chain.from_iterable(search.trials.values()):
-            values: Mapping[str, Any] = trial.values
-            row = [trial.method, trial.number + 1, trial.objective, round(trial.seconds, 2)]
-            writer.writerow([*row, *map(values.get, keys), " ".join(trial.runs)])
+    rows = [
+        {"method": trial.method, "trial": trial.number + 1, "objective": trial.objective}
+        | {"seconds": round(trial.seconds, 2), **trial.values, "runs": " ".join(trial.runs)}
+        for trials in search.trials.values()
+        for trial in trials
+    ]
+    table = pd.DataFrame(rows, columns=["method", "trial", "objective", "seconds", *keys, "runs"], dtype=object)
+    write_text(path, table.to_csv(index=False, lineterminator="\n"))
 
 
 def _draw_history(search: Search, path: Path) -> None:
@@ -175,17 +175,13 @@ def _draw_history(search: Search, path: Path) -> None:
             spent = [(place + 1) * len(search.spec.seeds) * search.spec.folds for place in range(len(values))]
             look = looks[method]
             axis.plot(spent, values, "o", color=look.colour, markersize=3, alpha=0.5)
-            axis.plot(spent, _best_so_far(values), color=look.colour, linestyle=look.dash, label=_label(search, method))
+            best = np.fmax.accumulate(values)  # NaN only before the first success
+            axis.plot(spent, best, color=look.colour, linestyle=look.dash, label=_label(search, method))
         axis.set(xlabel="training runs spent", ylabel="validation metric", title=search.spec.title)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         _style.legend(figure, *axis.get_legend_handles_labels())
         with atomic_path(path) as temporary:
             figure.savefig(temporary, format="png", dpi=_style.DPI)
-
-
-def _best_so_far(values: Sequence[float]) -> np.ndarray:
-    """Return the running maximum; NaN only before the first success."""
-    return np.fmax.accumulate(np.asarray(values, dtype=float))
 
 
 def _label(search: Search, method: str) -> str:

@@ -22,7 +22,7 @@ from probmetric.planning.composition import composed
 from probmetric.planning.expansion import Point, resolve
 from probmetric.planning.experiments import PRESET
 from probmetric.process import call
-from probmetric.runs.folder import RunFolder
+from probmetric.runs.folder import RunFolder, validations
 from probmetric.runs.identity import REGISTRIES
 from probmetric.runs.made import Judge
 from probmetric.runs.names import RESULTS, with_fold
@@ -168,7 +168,11 @@ class Search:
         values = [validation_metric(folder) for folder in folders]
         reached = [value for value in values if value is not None]
         objective = fmean(reached) if len(reached) == len(runs) else None
-        return tuple(run.name for run in runs), objective, sum(map(training_seconds, folders))
+        return (
+            tuple(run.name for run in runs),
+            objective,
+            sum(folder.times.get("training/seconds", 0.0) for folder in folders),
+        )
 
     def _require_some_success(self, count: int) -> None:
         if all(trial.objective is None for trials in self.trials.values() for trial in trials):
@@ -181,15 +185,9 @@ def _distinct(lists: Iterable[Sequence[Run]]) -> list[Run]:
     return list({run.name: run for runs in lists for run in runs}.values())
 
 
-def training_seconds(run: RunFolder) -> float:
-    """Return seconds a run trained, start and validation left out."""
-    return sum(row.get("seconds") or 0.0 for row in run.history)
-
-
 def validation_metric(run: RunFolder) -> float | None:
     """Return the best validation metric in a run's history; None if training did not finish or never validated."""
-    values = [value for row in run.history if (value := row.get("val_metric")) is not None]
-    return max((value for value in values if math.isfinite(value)), default=None)
+    return max(filter(math.isfinite, validations(run.history)), default=None)
 
 
 def suggest(trial: optuna.Trial, ranges: Mapping[str, SearchRange]) -> dict[str, Any]:
