@@ -38,32 +38,3 @@ from probmetric.config.params import (
     check_store,
 )
 from probmetric.config.settings import EncoderSettings, Evaluation, RunSettings, Training
-
-__all__ = [
-    "ELSEWHERE",
-    "OWN_VIEW",
-    "Component",
-    "ConfigError",
-    "DataSource",
-    "EncoderSettings",
-    "Evaluation",
-    "Experiment",
-    "Grid",
-    "LossChoice",
-    "Method",
-    "Methods",
-    "NamedView",
-    "Params",
-    "Preset",
-    "RunSettings",
-    "SearchRange",
-    "Strict",
-    "Training",
-    "Tuning",
-    "UncertaintyChoice",
-    "check_store",
-    "deeper",
-    "load",
-    "parse",
-    "with_tag",
-]

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup, escape
 from PIL import Image
 
@@ -35,10 +35,9 @@ from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import STANDING
 from probmetric.reporting.recommended import Candidate, recommended
 from probmetric.reporting.settings import HOW_TO_ADD_FROZEN, frozen_baselines, settings_of
-from probmetric.reporting.words import chance_words, group_title, override_words, value_words
+from probmetric.reporting.words import TEMPLATES, chance_words, group_title, override_words, templates, value_words
 from probmetric.runs.folder import flatten
 
-TEMPLATES = Path(__file__).parent / "templates"
 LONGEST_WEBP = 16383
 _SPLITS = dict[str, dict[Literal["images", "classes"], int]]
 _FILES = {
@@ -125,14 +124,8 @@ def render(contents: Contents) -> str:
 
 
 def environment() -> Environment:
-    """Return the package's page templates; text put into them is escaped, and a name they lack is an error."""
-    pages = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    """Return the templates with what those of the page call."""
+    pages = templates()
     pages.filters |= {"words": override_words, "chance": chance_words, "coded": _coded}
     pages.globals |= {"columns": questions.COLUMNS, "anchor": _anchor}
     pages.tests["missing"] = pd.isna

@@ -1,14 +1,19 @@
-"""Names of data and overrides of runs, and lists of names, as readers expect them; text for Markdown and LaTeX."""
+"""Names of data and overrides of runs, and lists of names, as readers expect them; Markdown, LaTeX, templates."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from probmetric.runs.names import LabelNoise, split_data_name
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+TEMPLATES = Path(__file__).parent / "templates"
 _PHRASES = {
     "dim": "{} dimensions",
     "training.epochs": "{} epochs",
@@ -18,6 +23,19 @@ _PHRASES = {
     "uncertainty.samples": "{} samples",
 }
 _SWITCH = {"true": "on", "false": "off", "null": "none"}
+
+
+def templates() -> Environment:
+    """Return the package's templates; text put into HTML is escaped, and a name they lack is an error."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+
+    return Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=select_autoescape(["html.j2"]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
 
 
 def group_title(data: str) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from probmetric.io import write_text
 from probmetric.metrics.calibration import reliability
 from probmetric.metrics.ood import auroc
 from probmetric.metrics.selective import accuracy_by_coverage
-from probmetric.reporting.words import count_words
+from probmetric.reporting.words import count_words, templates
 from probmetric.retrieval import retrieval_metrics, search
 from probmetric.serving.gallery import Gallery
 from probmetric.serving.vectors import Vectors
@@ -37,20 +36,8 @@ STRANGE = 0.2  # share of the classes that are taken out of the gallery to play 
 LARGEST_WHITENED = 4096  # dimensions
 ASKED = 10_000  # rows of a larger gallery that are asked once more: whitened, as strangers
 SUSPECTS = 20
-WIDTH, HEIGHT, MARGIN = 420, 280, 40
 Doubts = Mapping[str, np.ndarray]
 GENERATOR = '<meta name="generator" content="probmetric report">'
-STYLE = """
-:root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { line-height: 1.2; }
-table { border-collapse: collapse; }
-td, th { padding: .25rem .9rem .25rem 0; text-align: left; border-bottom: 1px solid #8884; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
-svg { max-width: 100%; }
-.lead { font-size: 1.25rem; }
-.wide { overflow-x: auto; }
-"""
 
 
 @dataclass(frozen=True)
@@ -63,7 +50,6 @@ class Contents:
         stated: P(right) of each answer by a map that saw other classes; None where that cannot be fitted.
         certificates: those that could be made, by risk.
         strangers: free doubts of rows whose class was taken out of the gallery, and of others; None with few classes.
-        among: whether each row was asked among the others.
     """
 
     gallery: Gallery
@@ -71,7 +57,6 @@ class Contents:
     stated: np.ndarray | None
     certificates: Sequence[Certificate]
     strangers: tuple[Doubts, Doubts] | None
-    among: bool = True
 
 
 def write_page(
@@ -100,18 +85,17 @@ def write_page(
     certificates = _certificates(gallery.promises(*calibration, groups=None if queries is None else queries.groups))
     step("strangers")
     strangers = None if gallery.elsewhere else _strangers(gallery)
-    contents = Contents(gallery, answers, _stated(answers), certificates, strangers, queries is None)
-    sections = [_lead, _retrieval, _certified, _scores, _probability, _of_strangers, _labels]
-    if gallery.elsewhere:  # what is not told needs vectors
-        sections = [_lead, _certified, _scores, _probability]
-    parts = []
+    contents = Contents(gallery, answers, _stated(answers), certificates, strangers)
+    sections: list[Callable[[Contents], Any]] = [_lead, _certified, _scores, _probability]
+    if not gallery.elsewhere:
+        sections += [_retrieval, _of_strangers, _labels]  # these need vectors
+    shown: dict[str, Any] = dict.fromkeys(("retrieval", "of_strangers", "labels"))
     for section in sections:
-        step(section.__name__.strip("_"))
-        parts.append(section(contents))
-    viewport = '<meta name="viewport" content="width=device-width">'
-    head = f'<meta charset="utf-8">{GENERATOR}{viewport}<title>{escape(title)}</title>'
-    body = f"<h1>{escape(title)}: which answers to believe</h1>{''.join(parts)}"
-    write_text(output, f"<!doctype html><html lang=en>{head}<style>{STYLE}</style><body>{body}</body></html>\n")
+        name = section.__name__.strip("_")
+        step(name)
+        shown[name] = section(contents)
+    facts = {"title": title, "gallery": gallery, "among": queries is None, "largest": RISKS[-1], "generator": GENERATOR}
+    write_text(output, templates().get_template("vectors.html.j2").render(**facts, **shown))
     return output
 
 
@@ -153,27 +137,18 @@ def _strangers(gallery: Gallery) -> tuple[Doubts, Doubts] | None:
     return first, second
 
 
-def _lead(contents: Contents) -> str:
-    gallery, right = contents.gallery, contents.answers.right
-    alone = f"Answering all of them would be wrong for {100 * (1 - right.mean()):.0f} of 100."
+def _lead(contents: Contents) -> dict[str, Any]:
     best = next((made for made in contents.certificates if made.risk == 0.05), None)
     best = best or next(iter(contents.certificates), None)
-    if best is None:
-        promise = f"No risk up to {RISKS[-1]:g} can be certified with these vectors."
-    else:
-        wrong = 100 * best.coverage * best.errors / max(best.answered, 1)
-        promise = (
-            f"Of 100 questions {count_words(100 * best.coverage)} are answered, {count_words(wrong)} of them wrongly: "
-            f"at most {100 * best.risk:g} % of the answers given are wrong, with confidence {best.confidence:g}."
-        )
-    kind = "images in an index of your own" if gallery.elsewhere else f"vectors of {gallery.dim} dimensions"
-    facts = f"{len(gallery):,} {kind}, {len(np.unique(gallery.labels)):,} classes."
-    rows = "rows were asked, each among the others" if contents.among else "calibration queries were asked"
-    count = f"{len(right):,} {rows}."
-    return f"<p class=lead>{promise} {alone}</p><p>{facts} {count}</p>"
+    right, classes = contents.answers.right, len(np.unique(contents.gallery.labels))
+    shown: dict[str, Any] = {"best": best, "asked": len(right), "classes": classes, "wrong_of_all": 1 - right.mean()}
+    if best is not None:
+        shown["answered"] = count_words(100 * best.coverage)
+        shown["wrong"] = count_words(100 * best.coverage * best.errors / max(best.answered, 1))
+    return shown
 
 
-def _retrieval(contents: Contents) -> str:
+def _retrieval(contents: Contents) -> list[list[Any]]:
     """Measure retrieval; of many rows some ask, and MAP@R, for which all pairs are needed, is not told."""
     mean, labels, retrieval = contents.gallery.record["mean"], contents.gallery.labels, contents.answers.retrieval
     recall = float(contents.answers.right.mean())
@@ -189,7 +164,7 @@ def _retrieval(contents: Contents) -> str:
             nearest = search(whitened[queries], whitened, self_index=queries, normalize=True).rows[:, 0]
             answerable = np.bincount(labels)[labels[queries]] > 1
             rows.append(["whitened", float((labels[nearest] == labels[queries])[answerable].mean())])
-    return f"<h2>Retrieval</h2>{_table(['vectors', 'recall@1', 'MAP@R'][: len(rows[0])], rows)}"
+    return rows
 
 
 def _whitened(mean: np.ndarray) -> np.ndarray:
@@ -206,22 +181,18 @@ def _whitened(mean: np.ndarray) -> np.ndarray:
     return whitened
 
 
-def _certified(contents: Contents) -> str:
+def _certified(contents: Contents) -> dict[str, Any]:
+    dots = [(made.coverage, made.errors / max(made.answered, 1)) for made in contents.certificates]
     rows = [
-        [f"{100 * made.risk:g} %", f"{100 * made.coverage:.1f} %", f"{100 * made.errors / max(made.answered, 1):.1f} %"]
-        for made in contents.certificates
+        [f"{100 * made.risk:g} %", f"{100 * answered:.1f} %", f"{100 * wrong:.1f} %"]
+        for made, (answered, wrong) in zip(contents.certificates, dots, strict=True)
     ]
     answers = contents.answers
     doubt = answers.free["disagreement"] if contents.stated is None else 1 - contents.stated
     accuracy = accuracy_by_coverage(doubt, answers.right.astype(np.float64))
     coverage = np.arange(1, len(accuracy) + 1) / len(accuracy)
     drawn = np.unique(np.linspace(0, len(accuracy) - 1, 200).astype(int))
-    points = [(made.coverage, made.errors / max(made.answered, 1)) for made in contents.certificates]
-    curve = _drawing(
-        list(zip(coverage[drawn], 1 - accuracy[drawn], strict=True)), points, "share answered", "share wrong"
-    )
-    table = _table(["promised: wrong at most", "answered", "wrong among them, measured"], rows) if rows else ""
-    return f"<h2>Certificates</h2>{table}{curve}<p>The curve answers the surest first; dots are certified.</p>"
+    return {"rows": rows, "dots": dots, "line": list(zip(coverage[drawn], 1 - accuracy[drawn], strict=True))}
 
 
 def _stated(answers: Answers) -> np.ndarray | None:
@@ -231,39 +202,35 @@ def _stated(answers: Answers) -> np.ndarray | None:
     return None
 
 
-def _scores(contents: Contents) -> str:
+def _scores(contents: Contents) -> list[tuple[str, float]]:
     answers = contents.answers
     if not answers.mixed:
-        return ""
-    values = {name: auroc(doubt[answers.right], doubt[~answers.right]) for name, doubt in answers.free.items()}
-    rows = sorted(values.items(), key=lambda item: -item[1])
-    return f"<h2>Scores that cost nothing</h2>{_table(['doubt', 'tells wrong answers (AUROC)'], rows)}"
+        return []
+    return _ranked({name: auroc(doubt[answers.right], doubt[~answers.right]) for name, doubt in answers.free.items()})
 
 
-def _probability(contents: Contents) -> str:
+def _ranked(values: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Return scores and their AUROC, the largest first."""
+    return sorted(values.items(), key=lambda item: -item[1])
+
+
+def _probability(contents: Contents) -> dict[str, Any]:
     stated, right = contents.stated, contents.answers.right
     if stated is None:
-        return ""
+        return {}
     bins = reliability(stated, right)
-    points = list(zip(bins.confidence, bins.accuracy, strict=True))
-    ece = p_right_metrics(stated, right)["ece"]
-    picture = _drawing([(0.0, 0.0), (1.0, 1.0)], points, "stated P(right)", "share right")
-    return f"<h2>P(right)</h2>{picture}<p>Calibration error {ece:.3f}; the map was fitted to other classes.</p>"
+    dots = list(zip(bins.confidence, bins.accuracy, strict=True))
+    return {"dots": dots, "ece": p_right_metrics(stated, right)["ece"]}
 
 
-def _of_strangers(contents: Contents) -> str:
+def _of_strangers(contents: Contents) -> list[tuple[str, float]]:
     if contents.strangers is None:
-        return ""
+        return []
     strange, familiar = contents.strangers
-    values = {name: auroc(doubt, strange[name]) for name, doubt in familiar.items()}
-    rows = sorted(values.items(), key=lambda item: -item[1])
-    return (
-        "<h2>Strangers</h2><p>A fifth of the classes was taken out of the gallery; their rows are strangers.</p>"
-        + _table(["doubt", "tells strangers from others (AUROC)"], rows)
-    )
+    return _ranked({name: auroc(doubt, strange[name]) for name, doubt in familiar.items()})
 
 
-def _labels(contents: Contents) -> str:
+def _labels(contents: Contents) -> dict[str, Any]:
     gallery = contents.gallery
     suspected = suspect_labels(gallery.record["mean"], gallery.class_names)
     shown = [row for row in suspected.order[:SUSPECTS].tolist() if suspected.suspicion[row] > 0]
@@ -272,46 +239,5 @@ def _labels(contents: Contents) -> str:
         for row in shown
     ]
     pairs = contradictory_copies(gallery.record["mean"], gallery.class_names)
-    twice = [[*(f"{gallery.paths[row]} ({gallery.class_names[row]})" for row in pair)] for pair in pairs[:SUSPECTS]]
-    text = f"<p>{suspected.count} rows are nearer to another class than to their own.</p>"
-    text += _table(["row", "label", "nearer to", "by (cosine)"], rows) if rows else ""
-    if twice:
-        text += f"<p>{len(pairs)} pairs are one picture under two labels.</p>{_table(['row', 'copy'], twice)}"
-    return f"<h2>Labels to look at</h2>{text}"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return an HTML table; numbers have three digits after the point."""
-    titles = "".join(f"<th>{escape(title)}</th>" for title in head)
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
-    return f"<div class=wide><table><tr>{titles}</tr>{body}</table></div>"
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f"<td class=number>{value:.3f}</td>"
-    return f"<td>{escape(str(value))}</td>"
-
-
-def _drawing(line: Sequence[tuple[float, float]], dots: Sequence[tuple[float, float]], across: str, up: str) -> str:
-    """Return a line and dots, in the unit square below the largest value, as SVG."""
-    top = max(0.01, *(value for _, value in (*line, *dots))) if line or dots else 1.0
-
-    def place(point: tuple[float, float]) -> tuple[float, float]:
-        return (
-            MARGIN + point[0] * (WIDTH - 2 * MARGIN),
-            HEIGHT - MARGIN - point[1] / top * (HEIGHT - 2 * MARGIN),
-        )
-
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(place, line))
-    circles = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="#c33"/>' for x, y in map(place, dots))
-    frame = f'<path d="M{MARGIN} {MARGIN}V{HEIGHT - MARGIN}H{WIDTH - MARGIN}" fill="none" stroke="currentColor"/>'
-    words = (
-        f'<text x="{WIDTH / 2}" y="{HEIGHT - 8}" text-anchor="middle">{across}</text>'
-        f'<text x="{MARGIN}" y="{MARGIN - 14}">{up}, up to {top:.2f}</text>'
-    )
-    line_text = f'<polyline points="{path}" fill="none" stroke="#36c" stroke-width="2"/>'
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" fill="currentColor" font-size="13">'
-        f"{frame}{line_text}{circles}{words}</svg>"
-    )
+    twice = [[f"{gallery.paths[row]} ({gallery.class_names[row]})" for row in pair] for pair in pairs[:SUSPECTS]]
+    return {"count": suspected.count, "rows": rows, "pairs": len(pairs), "twice": twice}
