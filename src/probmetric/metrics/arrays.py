@@ -193,8 +193,8 @@ def numbers(values: Any, name: str, *shapes: str) -> Doubles:
     axes = [shape.count(",") + 1 for shape in shapes]
     if array.ndim not in axes or 0 in array.shape or array.dtype.kind not in "fiub":
         raise ValueError(
-            f"{name} has shape {array.shape}, dtype {array.dtype}; expected {' or '.join(shapes)}, numbers, at least 1 "
-            "along every axis."
+            f"{name} has shape {array.shape}; expected {' or '.join(shapes)}, numbers, at least 1 along every axis "
+            f"(dtype is {array.dtype})."
         )
     array = array.astype(np.float64)
     check_finite(array, name)
