@@ -18,13 +18,13 @@ from probmetric.reporting.figures import (
     _data,
     _lines,
     _style,
+    curves,
     dots,
     draw,
     draw_all,
     list_figures,
     montages,
     sweeps,
-    training,
 )
 from probmetric.reporting.results import COLUMNS, by_method
 from probmetric.runs.folder import RunFolder
@@ -108,7 +108,7 @@ def test_a_loss_that_falls_below_zero_is_drawn_as_falling(workspace):
     head = "epoch,step,train_loss,lr,val_metric,seconds,images_per_second,peak_memory_mb,grad_norm,skipped_steps"
     rows = [f"{epoch},1,{loss},0.001,0.5,1,1,,1,0" for epoch, loss in enumerate((-0.09, -0.9, -1.77))]
     file.write_text("\n".join([head, *rows]) + "\n")
-    _, mean, _, _ = training._band([RunFolder(file.parent)], "train_loss")
+    _, mean, _, _ = curves._band([RunFolder(file.parent)], "train_loss")
     np.testing.assert_allclose(mean, [0, -0.81 / 1.68, -1])
 
 
