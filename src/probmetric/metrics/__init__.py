@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from probmetric.metrics.clustering import agreement, clustering_metrics
     from probmetric.metrics.correlation import spearman
     from probmetric.metrics.names import (
-        HEADLINES,
         arrow,
         better,
         direction,
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from probmetric.metrics.ood import auroc, ood_metrics, roc_curve
     from probmetric.metrics.own import REGISTRY, MetricError, metric, own_metrics
     from probmetric.metrics.pairwise import pairwise_tests, pooled_variances
-    from probmetric.metrics.ranked import summarize
     from probmetric.metrics.record import Direction, Metric
     from probmetric.metrics.selective import SparsificationCurve, selective_metrics, sparsification
     from probmetric.metrics.statistics import (
@@ -51,7 +49,6 @@ if TYPE_CHECKING:
     from probmetric.metrics.verification import verification_metrics
 
 __all__ = [
-    "HEADLINES",
     "METRICS",
     "REGISTRY",
     "Direction",
@@ -94,7 +91,6 @@ __all__ = [
     "sparsification",
     "spearman",
     "structure_metrics",
-    "summarize",
     "threshold_metrics",
     "unit_variance",
     "verification_metrics",

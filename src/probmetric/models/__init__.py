@@ -12,8 +12,7 @@ from probmetric.lazy import exported
 from probmetric.registry import Registry
 
 if TYPE_CHECKING:
-    from probmetric.models._base import Encoder, read_state
-    from probmetric.models._heads import create_pooling
+    from probmetric.models._base import Encoder
 
 REGISTRY = Registry(
     "backbone",
@@ -29,10 +28,8 @@ __all__ = [
     "REGISTRY",
     "Encoder",
     "create_encoder",
-    "create_pooling",
     "input_statistics",
     "list_backbones",
-    "read_state",
     "register",
 ]
 
