@@ -27,7 +27,7 @@ _DRAWS = 20_000
 def draw() -> _style.Drawing:
     """Contours of the distances."""
     figure, axes = _style.grid(2, 4, panel_height=2.05)
-    places = _style.cells(axes)
+    places = [axis for row in axes for axis in row]
     angle, kappa = np.linspace(0, 180, _POINTS), np.linspace(0, LARGEST, _POINTS)
     surfaces = isotropic_distances()
     for axis, (name, distance) in zip(places, surfaces.items(), strict=False):

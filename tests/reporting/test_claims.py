@@ -772,5 +772,5 @@ def test_an_experiment_without_claims_says_so(tmp_path):
     context = study(tmp_path, {"digits/a": HIGH})
     board = layout.board(context, evaluate_claims(context, claims.load_claims()))
     assert board.summary == "None of 35 claims of the papers was run here."
-    assert layout.markdown(board, str) == [board.summary]
+    assert board.lines == ()
     assert "## Claims" not in markdown(contents_of(context)), "a table of one's own data is not told what papers claim"

@@ -46,6 +46,7 @@ ERRORS = ("sparsification/error_auroc", "classification/error_auroc")
 CALIBRATION = ("calibration/ece", "calibration/retrieval_ece")
 
 
+TOGETHER = {"free together": "trust/free", "with the method's": "trust/both"}
 SELECTIVE = {
     "AUGRC": "augrc",
     "E-AURC": "e_aurc",
@@ -227,8 +228,12 @@ class ScoreTable:
     title: str
     columns: Sequence[str]
     rows: Sequence[ScoreRow]
-    adds: bool = False
-    unit: str = "AUROC"
+    unit: str
+
+    @property
+    def adds(self) -> bool:
+        """Whether it says of some method what its scores add."""
+        return any(row.added for row in self.rows)
 
 
 def score_tables(context: ReportContext) -> dict[str, list[ScoreTable]]:
@@ -254,47 +259,43 @@ def _tables(context: ReportContext, means: Mapping[str, Means]) -> list[ScoreTab
     questions = [("Wrong answers", "sparsification/error_auroc")]
     questions += [(f"Strangers ({name})", f"ood/{name}/auroc") for name in sets]
     questions += [(f"Wrong answers and strangers ({name})", f"ood/{name}/scod_auroc") for name in sets]
-    tables = [_table(context, title, metric, means) for title, metric in questions]
-    return [table for table in (*tables, _selective(context, means)) if table.rows]
+    tables = [_table(context, title, _columns(metric), means) for title, metric in questions]
+    selective = {
+        f"{column}, {whose}": f"{group}/{metric}"
+        for column, metric in SELECTIVE.items()
+        for whose, group in (("own", "sparsification"), ("by P(right)", "p_right"))
+    }
+    named = selective | {"EDC": "verification/edc"}  # EDC where pairs are verified
+    tables.append(_table(context, "Answering only the surest", named, means, alike=False))
+    return [table for table in tables if table.rows]
 
 
 def _is_of_set(name: str) -> bool:
     return name.startswith("ood/") and name.endswith("/auroc") and name.count("/") == 2
 
 
-def _table(context: ReportContext, title: str, metric: str, means: Mapping[str, Means]) -> ScoreTable:
-    errors = metric == "sparsification/error_auroc"
-    together = {"free together": "trust/free", "with the method's": "trust/both"} if errors else {}
-    named = {"own": metric} | together | {name.replace("_", " "): f"{metric}_{name}" for name in _score_names()}
-    rows = []
-    for variant, scores in means.items():
-        values = {column: scores[name] for column, name in named.items() if name in scores}
-        if len(values) > 1:
-            best = max((column for column in values if column not in together), key=values.__getitem__)
-            rows.append(ScoreRow(context.label(variant), values, best, added(scores) if errors else ""))
-    columns = [column for column in named if any(column in row.values for row in rows)]
-    return ScoreTable(title, columns, rows, adds=errors and any(row.added for row in rows))
-
-
-def _selective(context: ReportContext, means: Mapping[str, Means]) -> ScoreTable:
-    """What answering only the surest is worth: own uncertainty, then P(right); EDC where pairs are verified."""
-    named: dict[str, str] = {}
-    for column, metric in SELECTIVE.items():
-        named |= {f"{column}, own": f"sparsification/{metric}", f"{column}, by P(right)": f"p_right/{metric}"}
-    named["EDC"] = "verification/edc"
-    rows = []
-    for variant, scores in means.items():
-        values = {column: scores[name] for column, name in named.items() if name in scores}
-        if values:
-            rows.append(ScoreRow(context.label(variant), values, ""))
-    columns = [column for column in named if any(column in row.values for row in rows)]
-    return ScoreTable("Answering only the surest", columns, rows, unit="lower is better but for the share answered")
-
-
-def _score_names() -> list[str]:
-    """Scores, the free ones first."""
+def _columns(metric: str) -> dict[str, str]:
+    """Return column -> metric: the method's own uncertainty, several scores together, single scores, free ones first."""
     free = free_scores()
-    return free + [name for name in list_scores() if name not in free]
+    names = free + [name for name in list_scores() if name not in free]
+    together = TOGETHER if metric == "sparsification/error_auroc" else {}
+    return {"own": metric} | together | {name.replace("_", " "): f"{metric}_{name}" for name in names}
+
+
+def _table(
+    context: ReportContext, title: str, named: Mapping[str, str], means: Mapping[str, Means], *, alike: bool = True
+) -> ScoreTable:
+    """Return the table of metrics by column; `alike` ones are AUROCs, whose best is marked where there are several."""
+    rows = []
+    for variant, scores in means.items():
+        values = {column: scores[name] for column, name in named.items() if name in scores}
+        if len(values) > alike:
+            single = {column: value for column, value in values.items() if column not in TOGETHER}
+            best = max(single, key=single.__getitem__) if alike else ""
+            adds = added(scores) if TOGETHER.keys() <= named.keys() else ""
+            rows.append(ScoreRow(context.label(variant), values, best, adds))
+    columns = [column for column in named if any(column in row.values for row in rows)]
+    return ScoreTable(title, columns, rows, "AUROC" if alike else "lower is better but for the share answered")
 
 
 def added(means: Means) -> str:

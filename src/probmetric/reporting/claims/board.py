@@ -178,8 +178,6 @@ def needed(finding: Finding) -> str:
 
 def markdown(board: Board, name: Callable[[str], str]) -> list[str]:
     """Return blocks of Markdown text: the sentence, a table, the legend."""
-    if not board.lines:
-        return [board.summary]
     head = ["Claim", *map(escape_markdown, board.titles), "After correction"]
     rows = [
         [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -161,16 +162,11 @@ def method_legend(figure: Figure, context: ReportContext, variants: Sequence[str
     legend(figure, handles, [context.label(v) for v in variants])
 
 
-def cells(axes: list[list[Axes]]) -> list[Axes]:
-    """Panels row by row."""
-    return [axis for row in axes for axis in row]
-
-
 def panels(count: int, columns: int, **options: Any) -> tuple[Figure, list[Axes]]:
     """Make a figure of `count` panels, up to so many `columns` in a row; options as of `grid`."""
     columns = min(columns, count)
     figure, axes = grid(math.ceil(count / columns), columns, **options)
-    return figure, first(cells(axes), count)
+    return figure, first(list(itertools.chain(*axes)), count)
 
 
 def first(axes: list[Axes], count: int) -> list[Axes]:
