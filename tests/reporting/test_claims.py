@@ -99,7 +99,8 @@ def test_verdicts_are_corrected_over_all_claims(tmp_path):
         in board.corrected
     )
     assert {line.claim.id: line.corrected for line in board.lines}["close"] == "undecided"
-    assert layout.markdown(board, str)[0].endswith(board.corrected)
+    shown = dataclasses.replace(contents_of(context), findings=list(found.values()))
+    assert f"{board.summary} {board.corrected}\n" in markdown(shown)
 
 
 def test_a_claim_with_an_unsound_metric_is_decided_on_the_sound_one(tmp_path):

@@ -19,9 +19,9 @@ from probmetric.reporting.figures import histograms, montages
 from probmetric.reporting.figures.montages import RIGHT, WRONG, Album
 from probmetric.reporting.page import render
 from probmetric.reporting.questions import COLUMNS, browsers
-from probmetric.reporting.report import contents_of, write_page, write_report
+from probmetric.reporting.report import contents_of, markdown, write_page, write_report
 from probmetric.reporting.settings import frozen_baselines, settings_of
-from probmetric.reporting.tables import markdown, result_table
+from probmetric.reporting.tables import result_table
 from probmetric.reporting.words import chance_words
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.roles import Roles
@@ -86,7 +86,7 @@ def test_frozen_features_that_are_best_are_called_so_and_what_is_below_is_marked
     assert step(context) == "Frozen features are the best you have: no step beyond them paid."
     table = result_table(context)
     assert table.set_index("method")["below_frozen"].to_dict() == {"tuned": True, "frozen": False}
-    assert "| tuned ▼ |" in "\n".join(markdown(table))
+    assert "| tuned ▼ |" in markdown(contents_of(context))
     assert 'title="below the frozen features"' in render(contents_of(context))
 
 

@@ -26,7 +26,7 @@ from probmetric.reporting.published import (
     compare_published,
     load_published,
 )
-from probmetric.reporting.report import contents_of, write_tables
+from probmetric.reporting.report import contents_of, markdown, write_tables
 from probmetric.reporting.results import plays
 from probmetric.reporting.tables import result_table
 
@@ -91,7 +91,7 @@ def test_ours_are_shown_in_the_unit_and_digits_of_the_paper(context, numbers):
 
 def test_every_format_shows_them(context, numbers):
     found = compare_published(context, numbers)
-    text = "\n\n".join(published.markdown(found, context.label))
+    text = markdown(dataclasses.replace(contents_of(context), published=found))
     line = next(line for line in text.splitlines() if line.startswith(r"| PA \[22\] | ProxyNCA++ |"))
     assert re.search(r"\| 0\.10 \| 0\.7\d ± 0\.\d+ \(\+0\.6\d, outside\) \|", line)
     assert "### digits, 20 % label noise" in text

@@ -4,6 +4,7 @@ import csv
 import io
 import itertools
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ from probmetric import metrics
 from probmetric.io import write_json
 from probmetric.metrics.statistics import Sample
 from probmetric.registry import UnknownNameError
-from probmetric.reporting import answers, tables
+from probmetric.reporting import answers, report, tables
 from probmetric.reporting.comparison import compare, other_lengths, summarise
+from probmetric.reporting.page import Contents
 from probmetric.reporting.report import contents_of, write_tables
 from probmetric.reporting.tables import result_table
 from probmetric.reporting.words import escape_latex
@@ -31,7 +33,8 @@ def compared(metric: str, values):
 
 
 def markdown(table) -> str:
-    return "\n\n".join(tables.markdown(table))
+    nothing = SimpleNamespace(title="t", name="t", data=())
+    return report.markdown(Contents(nothing, table, [], []))
 
 
 HIGHER = ("retrieval/recall_at_10", "retrieval/map_at_r", "retrieval/map_at_1000", "ood/cars/auroc", "clustering/nmi")

@@ -26,7 +26,7 @@ from probmetric.reporting.figures import draw_all
 from probmetric.reporting.figures._data import mean_curve
 from probmetric.reporting.page import Contents, render
 from probmetric.reporting.results import collect, method_file_name, write_results
-from probmetric.reporting.words import escape_markdown
+from probmetric.reporting.words import templates
 from probmetric.runs.folder import STEPS, RunFolder
 
 if TYPE_CHECKING:
@@ -112,12 +112,22 @@ def write_tables(contents: Contents) -> list[Path]:
 def markdown(contents: Contents) -> str:
     """Return GitHub-flavoured Markdown: a table per dataset and noise rate, published numbers, claims if any ran."""
     context = contents.context
-    blocks = [f"# {escape_markdown(context.title or context.name)}", *tables.markdown(contents.table)]
-    if contents.published:
-        blocks += ["## Published and ours", *published.markdown(contents.published, context.label)]
-    claims = board.board(context, contents.findings)
-    blocks += ["## Claims", *board.markdown(claims, context.label)] if claims.lines else []
-    return "\n\n".join(blocks) + "\n"
+    return (
+        templates()
+        .get_template("table.md.j2")
+        .render(
+            context=context,
+            title=context.title or context.name,
+            table=contents.table,
+            head=tables.MARKDOWN.head(contents.table),
+            optional=tables.optional_columns(contents.table),
+            published=contents.published,
+            claims=board.board(context, contents.findings),
+            tables=tables,
+            numbers=published,
+            texts=board,
+        )
+    )
 
 
 def write_page(contents: Contents) -> Path:

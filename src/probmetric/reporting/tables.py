@@ -161,23 +161,7 @@ class Format:
         return [label, *extra, *map(self.cell, cells), seeds_text(first)]
 
 
-def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
-    """Return a table of GitHub-flavoured Markdown; the first `left` columns stand on the left."""
-    rule = ["---"] * left + ["---:"] * (len(head) - left)
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))
-
-
-_MARKDOWN = Format(escape_markdown, "**{}**".format, str, {"not worse": " \\*", "untested": " †", "other length": " ‡"})
-
-
-def markdown(table: pd.DataFrame) -> list[str]:
-    """Return blocks of Markdown: a table per dataset and noise rate, and the legend."""
-    head, optional = _MARKDOWN.head(table), optional_columns(table)
-    blocks = []
-    for title, methods in groups(table):
-        rows = [_MARKDOWN.row(cells, optional) for cells in methods]
-        blocks += [f"## {escape_markdown(title)}", markdown_table(head, rows, left=1)]
-    return [*blocks, LEGEND]
+MARKDOWN = Format(escape_markdown, "**{}**".format, str, {"not worse": " \\*", "untested": " †", "other length": " ‡"})
 
 
 def _math(text: str, *, bold: bool = False) -> str:

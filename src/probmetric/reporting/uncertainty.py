@@ -275,7 +275,7 @@ def _is_of_set(name: str) -> bool:
 
 
 def _columns(metric: str) -> dict[str, str]:
-    """Return column -> metric: the method's own uncertainty, several scores together, single scores, free ones first."""
+    """Return column -> metric: the method's own uncertainty, scores together, single ones, the free ones first."""
     free = free_scores()
     names = free + [name for name in list_scores() if name not in free]
     together = TOGETHER if metric == "sparsification/error_auroc" else {}

@@ -29,13 +29,15 @@ def templates() -> Environment:
     """Return the package's templates; text put into HTML is escaped, and a name they lack is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
-    return Environment(
+    pages = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=select_autoescape(["html.j2"]),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    pages.filters["markdown"] = escape_markdown
+    return pages
 
 
 def group_title(data: str) -> str:

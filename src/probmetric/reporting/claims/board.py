@@ -17,8 +17,7 @@ from probmetric.io import write_text
 from probmetric.metrics import label
 from probmetric.reporting.claims import Claim, Finding, load_claims
 from probmetric.reporting.experiment import ReportContext
-from probmetric.reporting.tables import markdown_table
-from probmetric.reporting.words import escape_markdown, group_title, plus_minus
+from probmetric.reporting.words import group_title, plus_minus
 
 LEGEND = (
     "Tested seed by seed: paired t-test, 5 % level, Holm-corrected over a claim's opponents; at least three seeds. "
@@ -174,34 +173,6 @@ def needed(finding: Finding) -> str:
     if finding.seeds_needed is None:
         return "more than 1,000 seeds would be needed"
     return f"about {finding.seeds_needed} seeds would decide"
-
-
-def markdown(board: Board, name: Callable[[str], str]) -> list[str]:
-    """Return blocks of Markdown text: the sentence, a table, the legend."""
-    head = ["Claim", *map(escape_markdown, board.titles), "After correction"]
-    rows = [
-        [
-            escape_markdown(f"{line.claim.statement} ({basis(line.claim)})"),
-            *(_cell(cell, name) for cell in line.cells),
-            line.corrected,
-        ]
-        for line in board.lines
-    ]
-    return [
-        " ".join(filter(None, (board.summary, board.corrected))),
-        markdown_table(head, rows, left=len(head)),
-        LEGEND,
-    ]
-
-
-def basis(claim: Claim) -> str:
-    """Where a claim comes from and what it rests on there."""
-    return f"{claim.source}: {claim.rests_on}" if claim.rests_on else claim.source
-
-
-def _cell(findings: Sequence[Finding], name: Callable[[str], str]) -> str:
-    texts = [f"**{verdict(each)}** {numbers(each)} ({escape_markdown(details(each, name))})" for each in findings]
-    return "<br>".join(texts) or "–"
 
 
 def csv_text(findings: Sequence[Finding]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -18,8 +18,7 @@ from probmetric.metrics.statistics import Sample
 from probmetric.reporting.comparison import Cell, summarise
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.results import plays
-from probmetric.reporting.tables import markdown_table
-from probmetric.reporting.words import escape_markdown, group_title
+from probmetric.reporting.words import group_title
 from probmetric.runs.names import data_name, split_data_name, table_of
 
 FOLDER = Path(__file__).parent
@@ -336,29 +335,6 @@ def judged(item: PublishedComparison) -> str:
         return ""
     text = f"{item.published.text(item.difference, signed=True)}, {item.verdict}"
     return f"{text}; {item.protocol}" if item.protocol else text
-
-
-def markdown(comparisons: Sequence[PublishedComparison], label: Callable[[str], str]) -> list[str]:
-    """Return blocks of Markdown text, without the heading."""
-    texts = []
-    for title, block in blocks(comparisons).items():
-        metrics = headings(comparisons, title)
-        heads = [text for metric in metrics for text in (escape_markdown(metric), "Measured")]
-        rows = []
-        for (row, method), line in block.items():
-            played = escape_markdown(label(method)) if method else "–"
-            cells = [text for metric in metrics for text in _pair(line.get(metric))]
-            rows.append([escape_markdown(row), played, *cells])
-        table = markdown_table(["Published row", "Method run", *heads], rows, left=2)
-        texts.append(f"### {escape_markdown(title)}\n\n{table}")
-    return [*texts, LEGEND]
-
-
-def _pair(item: PublishedComparison | None) -> tuple[str, str]:
-    if item is None:
-        return "–", "–"
-    judgement = judged(item)
-    return printed(item.published), f"{ours(item)} ({judgement})" if judgement else ours(item)
 
 
 _IN_INTERVAL: Mapping[str, str] = {"inside": "yes", "outside": "no"}
