@@ -87,13 +87,14 @@ def ui_addresses(store_uri: str, port: int) -> list[str]:
     """Return lines that say where the UI shows what: all experiments, and each dataset's runs, best first."""
     root = f"http://127.0.0.1:{port}/"
     lines = [f"MLflow UI: {root}#/experiments?workflowType=machine_learning (Ctrl-C stops it)"]
-    database = Path(store_uri.removeprefix("sqlite:///"))
+    database = Path(store_uri.removeprefix("sqlite:///")).resolve()
     if not store_uri.startswith("sqlite:///") or not database.is_file():
         return lines
     with store.quiet_mlflow():
         from mlflow import MlflowClient
 
-        experiments = sorted(MlflowClient(tracking_uri=store_uri).search_experiments(), key=lambda each: each.name)
+        client = MlflowClient(tracking_uri=f"sqlite:///{database}")  # MLflow keeps open stores by their addresses
+        experiments = sorted(client.search_experiments(), key=lambda each: each.name)
     shown = [each for each in experiments if store.VIEW_TAG + store.VIEW in each.tags]
     lines += [f"  runs on {each.name}: {root}{store.view_address(each.experiment_id)}" for each in shown]
     folders = [Path(each.artifact_location.removeprefix("file://")) for each in shown]
