@@ -322,7 +322,7 @@ def test_what_noise_takes_is_compared_class_by_class(tmp_path):
             {"longer": None},
             "a was not trained for twice or half as long, so nobody knows whether it had converged",
         ),
-        (["converged"], {"val": [0.1, 0.4, 0.5, 0.5, 0.5, 0.2]}, "the training of a fell apart"),
+        (["converged"], {"val": [0.1, 0.4, 0.5, 0.5, 0.5, 0.2]}, "the training of a fell apart or overfitted"),
         (["tuned_or_published"], {"budgets": {}}, "settings neither tuned nor published"),
         (["tuned_or_published"], {"budgets": {"a": 20, "b": 5}}, "tuned with unequal budgets"),
         (["resnet50"], {"backbone": {"name": "compact"}}, "the backbone is compact, not a ResNet-50"),

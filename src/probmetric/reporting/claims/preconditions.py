@@ -5,8 +5,8 @@ noise_as_published  20 % of the training labels were replaced at random
 converged           one rule for all: of two lengths of training, one of them the claim's own and the longer at least
 twice the shorter, the longer is at most .01 better in the claim's metric (1 % of values above 1), on average over the
 shared seeds. What was trained for one length only has not been seen to converge: where the rate falls to zero
-every training stops gaining. A paper's own settings on its own data have its own length. Training whose validation
-metric fell by more than 10 % in the last fifth of its epochs has fallen apart
+every training stops gaining. A paper's own settings on its own data have its own length. Training that validates by
+more than 10 % worse at its best in the last fifth of its epochs than at its best before has fallen apart or overfitted
 tuned_or_published  settings are the paper's, on its dataset, or were tuned, with as many runs for every method; where
 they were tuned on another dataset, that is said beside the verdict (`tuned_elsewhere`)
 closed_set          test classes are training classes
@@ -58,7 +58,7 @@ def _converged(context: ReportContext, claim: Claim, data: str, variants: Sequen
     for variant in variants:
         gains = [late_gain(run.history) for run in _trained_by(context, data, variant)]
         if any(gain is not None and gain < -FALL for gain in gains):
-            return f"the training of {context.label(variant)} fell apart"
+            return f"the training of {context.label(variant)} fell apart or overfitted"
         if reason := _gain_of_longer(context, claim, data, variant):
             return f"{context.label(variant)} {reason}"
     return ""
