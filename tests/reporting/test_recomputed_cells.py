@@ -111,9 +111,9 @@ def test_a_cell_that_is_wrong_is_noticed(tmp_path, source, compare, cell):
     for file in (source, source.with_name("table.md")):
         shutil.copy(file, tmp_path)
     text = (tmp_path / "table.md").read_text(encoding="utf-8")
-    number = cell.search(text)[1]
-    wrong = f"{float(number) + 0.002:.{len(number) - 2}f}"
-    (tmp_path / "table.md").write_text(text.replace(number, wrong, 1), encoding="utf-8")
+    number = cell.search(text)
+    wrong = f"{float(number[1]) + 0.002:.{len(number[1]) - 2}f}"
+    (tmp_path / "table.md").write_text(text[: number.start(1)] + wrong + text[number.end(1) :], encoding="utf-8")
     with pytest.raises(AssertionError):
         compare(tmp_path / source.name)
 

@@ -21,6 +21,7 @@ from probmetric.data import DataError, prepare_dataset
 from probmetric.data.archives import extract
 from probmetric.io import FileError, read_json, read_tensors, read_yaml
 from probmetric.models._base import read_state
+from probmetric.reporting.words import templates
 from probmetric.training.checkpoint import _MAGIC, Checkpoints, DamagedCheckpointError, read_checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -55,13 +56,23 @@ def problems(tree: ast.AST) -> list[str]:
             found.append("yaml.load without the safe loader")
         if is_true(options.get("shell")) or is_true(options.get("allow_pickle")):
             found.append(f"{name} with shell or allow_pickle")
-        if name.endswith("Environment") and "loader" in options and not is_true(options.get("autoescape")):
+        if name.endswith("Environment") and "loader" in options and not escapes(options.get("autoescape")):
             found.append("templates without autoescape")
     return found
 
 
 def is_true(node: ast.AST | None) -> bool:
     return isinstance(node, ast.Constant) and node.value is True
+
+
+def escapes(node: ast.AST | None) -> bool:
+    """By the templates' names, or all of them."""
+    return is_true(node) or (isinstance(node, ast.Call) and dotted(node.func) == "select_autoescape")
+
+
+def test_text_put_into_html_is_escaped():
+    for name in templates().list_templates(filter_func=lambda name: ".html" in name):
+        assert templates().autoescape(name), name
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -1,6 +1,5 @@
 """Uncertainties in the workflow: what the configuration allows, which runs it needs, and the steps on real digits."""
 
-import importlib
 import re
 from pathlib import Path
 
@@ -34,7 +33,6 @@ def test_what_the_workflow_reads_from_source_is_what_the_class_says(name):
     """They decide which jobs exist, and which may; they are read without importing PyTorch."""
     from probmetric.uncertainty._base import Uncertainty
 
-    importlib.import_module(f"probmetric.uncertainty.{name}")
     component = uncertainty.REGISTRY.get(name)
     for constant in ("fits", "trains_encoder", "closed_set"):
         assert uncertainty.REGISTRY.constant(name, constant, False) == getattr(component, constant), constant
