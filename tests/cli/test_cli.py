@@ -45,6 +45,13 @@ def test_help_imports_nothing_heavy():
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
 
 
+def test_neither_planning_nor_a_run_imports_tables():
+    """Every run is a process; pandas and PyArrow cost each of them a second."""
+    heavy = "{'matplotlib', 'pandas', 'pyarrow', 'torch'}"
+    code = f"import sys; import probmetric.cli.runs, probmetric.planning.workflow; print(sorted({heavy} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

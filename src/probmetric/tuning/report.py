@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import itertools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from probmetric.config import Experiment, parse
 from probmetric.io import atomic_path, write_text, write_yaml
@@ -149,14 +150,13 @@ def _number(value: float | None) -> str:
 
 def _write_trials(search: Search, path: Path) -> None:
     keys = sorted({key for ranges in search.ranges.values() for key in ranges})
-    rows = [
-        {"method": trial.method, "trial": trial.number + 1, "objective": trial.objective}
-        | {"seconds": round(trial.seconds, 2), **trial.values, "runs": " ".join(trial.runs)}
-        for trials in search.trials.values()
-        for trial in trials
-    ]
-    table = pd.DataFrame(rows, columns=["method", "trial", "objective", "seconds", *keys, "runs"], dtype=object)
-    write_text(path, table.to_csv(index=False, lineterminator="\n"))
+    with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["method", "trial", "objective", "seconds", *keys, "runs"])
+        for trial in itertools.chain.from_iterable(search.trials.values()):
+            values: Mapping[str, Any] = trial.values
+            row = [trial.method, trial.number + 1, trial.objective, round(trial.seconds, 2)]
+            writer.writerow([*row, *map(values.get, keys), " ".join(trial.runs)])
 
 
 def _draw_history(search: Search, path: Path) -> None:
