@@ -86,7 +86,9 @@ def test_dvc_compares_revisions(study, workspace):
 
 
 def test_the_plots_hold_means_over_seeds(study, workspace):
-    paths = write_plots(study, result_table(study))
+    contents = report.contents_of(study)
+    report.write_tables(contents)
+    paths = write_plots(study, contents.table)
     assert len(paths) == len({path.name for path in paths if path.parent.name == "validation"}) + 1 + sum(
         path.parent.name == "sparsification" for path in paths
     )

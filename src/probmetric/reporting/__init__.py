@@ -3,8 +3,8 @@
 Nothing here trains or evaluates: every function reads run folders or the files of `reports/<experiment>/` and
 writes files. What is missing on disk is shown as "not run"; nothing is filled in.
 
-    run folders     -> results    the long table: runs.parquet, metrics/<data>--<method>.json
-    the long table  -> tables, claims, published: table.{md,csv,tex}, claims.csv, published.csv
+    run folders     -> results    the long table: runs.parquet
+    the long table  -> tables, claims, published: table.{md,csv,tex}, claims.csv, published.csv, what DVC reads
     run folders     -> figures    figures/<name>.{png,pdf,json}
     all of them     -> page       index.html
     every page      -> site       one folder for all experiments

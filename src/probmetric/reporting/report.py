@@ -1,7 +1,8 @@
 """Make a report in one process: read the runs once, write the long table, tables, plots, figures and the page.
 
-Tables that `dvc plots show` and `dvc plots diff` read have the same names in every revision:
+What `dvc metrics` and `dvc plots` read has the same names in every revision:
 
+    metrics/<data>--<method>.json              metric of the table -> mean
     plots/means.csv                            name, one column per metric of the table (template bar_horizontal)
     plots/validation/<data>--<method>.csv      epoch, validation_metric, mean over seeds
     plots/sparsification/<data>--<method>.csv  removed, accuracy, mean over seeds
@@ -76,7 +77,7 @@ def write_report(context: ReportContext, runs: list[str] | None = None, processe
         processes: how many draw figures at once.
     """
     names = [key.run for key in context.expected] if runs is None else runs
-    write_results(collect([context.results / name for name in names]), context.folder, context.metrics)
+    write_results(collect([context.results / name for name in names]), context.folder)
     contents = contents_of(context)
     write_tables(contents)
     draw_all(context, processes)
@@ -106,7 +107,22 @@ def write_tables(contents: Contents) -> list[Path]:
     for name, text in texts.items():
         write_text(context.folder / name, text)
     write_json(context.folder / "headline.json", in_numbers(context.metrics[0], contents.answers, contents.headlines))
+    _write_means(contents.table, context.folder / "metrics")
     return [context.folder / name for name in texts] + write_plots(context, contents.table)
+
+
+def _write_means(table: pd.DataFrame, folder: Path) -> None:
+    """Write a file per dataset and method of the table; files of others go."""
+    measured = table[table["status"] == "measured"]
+    means = {
+        f"{method_file_name(data, method)}.json": dict(zip(rows["metric"], rows["mean"], strict=True))
+        for (data, method), rows in measured.groupby(["data", "method"], sort=False)
+    }
+    for path in folder.glob("*.json"):
+        if path.name not in means:
+            path.unlink()
+    for name, values in means.items():
+        write_json(folder / name, values)
 
 
 def markdown(contents: Contents) -> str:

@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from probmetric.io import FileError, atomic_path, check_readable, present, write_json
+from probmetric.io import FileError, atomic_path, check_readable, present
 from probmetric.metrics.statistics import Sample
 from probmetric.metrics.units import ERRORS, PREFIX, VALUE, expanded
 from probmetric.runs.folder import RunFolder, finished_runs, validations
 from probmetric.runs.names import RunKey, class_split, legal_name, without_split
 
-RUNS_FILE, SUMMARIES = "runs.parquet", "metrics"
+RUNS_FILE = "runs.parquet"
 AGAIN = "make the experiment's report again"
 AS_PUBLISHED = "as_published"
 TINY = 1e-9
@@ -131,33 +131,10 @@ def late_gain(history: Sequence[Mapping[str, float | None]]) -> float | None:
     return (after - before) / max(abs(before), TINY)
 
 
-def write_results(table: pd.DataFrame, folder: Path, metrics: Sequence[str] | None = None) -> None:
-    """Write runs.parquet and metrics/<data>--<method>.json into the report's folder; summaries of others go.
-
-    Args:
-        table: the long table.
-        folder: `reports/<experiment>`.
-        metrics: metrics of the summaries; all that were measured by default.
-    """
+def write_results(table: pd.DataFrame, folder: Path) -> None:
+    """Write the long table as runs.parquet into `reports/<experiment>`."""
     with atomic_path(folder / RUNS_FILE) as temporary:
         table.to_parquet(temporary, index=False, compression="zstd")
-    summaries = {f"{name}.json": means for name, means in summarised(table, metrics).items()}
-    for path in (folder / SUMMARIES).glob("*.json"):
-        if path.name not in summaries:
-            path.unlink()
-    for name, means in summaries.items():
-        write_json(folder / SUMMARIES / name, means)
-
-
-def summarised(table: pd.DataFrame, metrics: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
-    """Return the name of a method on a dataset (`method_file_name`) -> metric -> mean over seeds."""
-    shown = table[table["value"].notna()]
-    shown = shown if metrics is None else shown[shown["metric"].isin(list(metrics))]
-    summaries: dict[str, dict[str, float]] = {}
-    for (data, variant), rows in shown.groupby(["data", "variant"]):
-        means = {str(metric): fmean(values) for metric, values in rows.groupby("metric")["value"]}
-        summaries[method_file_name(str(data), str(variant))] = means
-    return summaries
 
 
 def method_file_name(data: str, variant: str) -> str:
