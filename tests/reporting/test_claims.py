@@ -148,7 +148,7 @@ def test_who_has_not_met_every_opponent_has_won_in_part(tmp_path):
     (finding,) = evaluate_claims(context, [make(tmp_path, against=against)])
     assert (finding.verdict, finding.missing) == ("holds in part", ("d", "e"))
     assert layout.verdict(finding) == "holds against the 1 of 3 that ran"
-    assert "opponents not run: d, e" in layout.details(finding, str)
+    assert "opponents not run alike: d, e" in layout.details(finding, str)
     (beaten,) = evaluate_claims(context, [make(tmp_path, against=["z", "d"])])
     assert beaten.verdict == "does not hold"
     (met,) = evaluate_claims(context, [make(tmp_path, against=["b"])])
@@ -511,7 +511,11 @@ def test_overrides_all_runs_share_are_ignored_and_a_sweep_has_no_representative(
     context = study(tmp_path, values)
     assert [f.verdict for f in evaluate_claims(context, [make(tmp_path)])] == ["holds"]
     sweep = {"digits/a+loss.x=1": HIGH, "digits/a+loss.x=2": LOW, "digits/b": LOW}
-    assert [f.verdict for f in evaluate_claims(study(tmp_path / "sweep", sweep), [make(tmp_path)])] == ["not run"]
+    context = study(tmp_path / "sweep", sweep)
+    (finding,) = evaluate_claims(context, [make(tmp_path)])
+    assert (finding.verdict, finding.difference) == ("not testable here", None)
+    assert layout.details(finding, str).startswith("a, x 1 and a, x 2 were run, and most methods here have none of")
+    assert layout.board(context, [finding]).lines[0].overall == "not testable here"
     sweep["digits/a"] = LOW
     (finding,) = evaluate_claims(study(tmp_path / "plain", sweep), [make(tmp_path)])
     assert finding.difference == 0.0

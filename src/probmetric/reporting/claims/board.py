@@ -146,13 +146,15 @@ def numbers(finding: Finding) -> str:
 def details(finding: Finding, name: Callable[[str], str]) -> str:
     """`to ProxyNCA++, d +1.2, 5 seeds, as published; not run: arcface`."""
     claim = finding.claim
+    if finding.difference is None:
+        return "; ".join(finding.unmet)
     against = f"from {claim.threshold:g}" if claim.kind == "exceeds" else f"to {name(finding.opponent)}"
     effect = "" if finding.effect_size is None else f"d {finding.effect_size:+.1f}"
     seeds = f"{finding.seeds} seed{'s' if finding.seeds != 1 else ''}"
     sample = "" if finding.units_counted else "test classes not counted"
     fidelity = "" if finding.fidelity == "corrected" else finding.fidelity.replace("_", " ")
     text = ", ".join(filter(None, (against, effect, seeds, sample, fidelity)))
-    opponents = f"opponent{'s' if len(finding.missing) > 1 else ''} not run: {', '.join(finding.missing)}"
+    opponents = f"opponent{'s' if len(finding.missing) > 1 else ''} not run alike: {', '.join(finding.missing)}"
     tuned = f"settings tuned on {' and '.join(finding.tuned_on)}" if finding.tuned_on else ""
     missing = opponents if finding.missing else ""
     return "; ".join(filter(None, (text, tuned, missing, needed(finding), *finding.unmet, _as_printed(finding))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,6 +26,7 @@ from probmetric.reporting.claims.preconditions import tuned_elsewhere, unmet
 from probmetric.reporting.comparison import Overrides, overrides_of, usual
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.results import AS_PUBLISHED, Series, plays
+from probmetric.reporting.words import listed
 from probmetric.runs.names import split_data_name
 
 POWERFUL = 2.8
@@ -36,7 +37,7 @@ def evaluate_claims(context: ReportContext, claims: Iterable[Claim]) -> list[Fin
 
     Where a method was run with several values of an option, the run with the overrides that most methods have on the
     dataset stands for it (the longest training of several), or the one without; where a version with settings chosen by
-    a search was run, that one.
+    a search was run, that one. A sweep alone has no such run: the claim is not testable there.
     """
     common = {data: usual(key for key in context.expected if key.group == data) for data in context.data}
     findings: list[Finding] = []
@@ -82,7 +83,7 @@ class _Case:
             return None
         method = self._series(claim.metric, claim.method, (self.fidelity,))
         if method is None:
-            return None
+            return self._several()
         opponents = {names[0]: self._opponent(names) for names in claim.against}
         present = {item.variant: item for item in opponents.values() if item is not None}
         tests = {name: test for name, test in self._tests(method, present).items() if test.n}
@@ -108,22 +109,35 @@ class _Case:
         sample = self._sample(method, claim.metric)
         return {name: _test(claim, sample, self._sample(item, other_metric)) for name, item in opponents.items()}
 
+    def _several(self) -> Finding | None:
+        """Say that the claim's method was run with several settings, where it was."""
+        versions = next(filter(None, self._versions(self.claim.metric, self.claim.method, (self.fidelity,))), None)
+        if versions is None:
+            return None
+        labels = listed([self.context.label(each.variant) for each in versions], most=2)
+        reason = f"{labels} were run, and most methods here have none of these settings, so no run stands for the claim"
+        return Finding(self.claim, self.data, "not testable here", fidelity=self.fidelity, unmet=(reason,))
+
     def _opponent(self, names: Names) -> Series | None:
         return self._series(self.claim.against_metric or self.claim.metric, names, (self.fidelity, "corrected"))
 
     def _series(self, metric: str, names: Names, fidelities: Names) -> Series | None:
         """The first of `names` that was run, tuned if any was, in the first of `fidelities` it was run in."""
+        for versions in self._versions(metric, names, fidelities):
+            alike = [each for each in versions if overrides_of(each.key) == self.usual]
+            plain = [each for each in versions if not overrides_of(each.key)]
+            if len(chosen := alike or plain or versions) == 1:
+                return chosen[0]
+        return None
+
+    def _versions(self, metric: str, names: Names, fidelities: Names) -> Iterator[list[Series]]:
+        """Yield the runs of each name and fidelity, whatever their overrides; tuned ones first."""
         here = self.context.series(self.data, metric)
         tuned = self.context.tuned
         versions = [(item, tuned[item.key.method]) for item in here if item.key.method in tuned]
         for among in (versions, [(item, item.key.method) for item in here]):
             for name, fidelity in itertools.product(names, fidelities):
-                fits = [s for s, part in among if s.fidelity == fidelity and plays(part, name)]
-                alike = [s for s in fits if overrides_of(s.key) == self.usual]
-                plain = [s for s in fits if not overrides_of(s.key)]
-                if len(chosen := alike or plain or fits) == 1:
-                    return chosen[0]
-        return None
+                yield [item for item, part in among if item.fidelity == fidelity and plays(part, name)]
 
     def _sample(self, after: Series, metric: str) -> Series:
         """What was measured; for `robust`, what the noise changed."""
