@@ -4,14 +4,17 @@ A comment in the line above a table says where its numbers come from:
 
     <!-- numbers: reports/exact benchmarks/results/trust.json -->    files, or folders of them
     <!-- numbers anywhere: reports/lam-demo -->                      the same, whatever row they stand in
+    <!-- verdicts: reports/claims -->                                claims.csv of these folders; see below
     <!-- made by: python benchmarks/posteriors.py -->                a command that makes them; nothing is compared
 
 A number agrees if the record has one that rounds to it, in the rows (or under the keys) that hold the name in the
-table's first column; anywhere in the record where no row does.
+table's first column; anywhere in the record where no row does. Of a table of verdicts a row agrees if one row of the
+record has its verdict, its difference and the half-width of its interval.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import sys
@@ -22,7 +25,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/findings", "docs/guide/trust.md", "docs/guide/promises.md", "docs/reference/claims.md")
-MARKER = re.compile(r"<!-- (numbers|numbers anywhere|made by): (.+) -->")
+MARKER = re.compile(r"<!-- (numbers|numbers anywhere|verdicts|made by): (.+) -->")
 NUMBER = re.compile(r"(?<![\w.])([-−+]?)((?:\d{1,3}(?:,\d{3})+|\d*)(?:\.\d+)?)(?!\w)( %)?")
 INTERVAL = re.compile(r"([-−]?[\d.]+) ± ([\d.]+)")
 FEW = 10
@@ -136,6 +139,27 @@ def disagreements(table: Table) -> list[str]:
     return wrong
 
 
+def unproved(table: Table) -> list[str]:
+    """Return a sentence for every row of a table of verdicts that no row of the record has."""
+    rows: list[dict[str, str]] = []
+    for folder in table.source.split():
+        with (ROOT / folder / "claims.csv").open(encoding="utf-8") as file:
+            rows += [row for row in csv.DictReader(file) if row["ci95_half_width"]]
+    wrong = []
+    for name, *cells in table.rows:
+        place = next(number for number, cell in enumerate(cells) if "±" in cell)
+        (difference, decimals, _), (half_width, _, _) = numbers(cells[place])
+        verdicts = {
+            row["verdict"].removesuffix(" here")
+            for row in rows
+            if agrees(difference, decimals, [float(row["difference"])])
+            and agrees(half_width, decimals, [float(row["ci95_half_width"])])
+        }
+        if not any(cells[place - 1].startswith(verdict) for verdict in verdicts):
+            wrong.append(f"{table.page.relative_to(ROOT)}:{table.line}: {name}: {', '.join(cells)}; no record says so")
+    return wrong
+
+
 def all_tables() -> list[Table]:
     """Return the tables of the pages that report measurements."""
     pages = [page for name in PAGES for page in (sorted((ROOT / name).glob("*.md")) or [ROOT / name])]
@@ -145,6 +169,7 @@ def all_tables() -> list[Table]:
 def main() -> int:
     """Print what disagrees; 1 if anything does."""
     wrong = [line for table in all_tables() if table.kind.startswith("numbers") for line in disagreements(table)]
+    wrong += [line for table in all_tables() if table.kind == "verdicts" for line in unproved(table)]
     print("\n".join(wrong) or "every number agrees with its record")
     return bool(wrong)
 

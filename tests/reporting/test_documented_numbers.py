@@ -25,13 +25,31 @@ def test_numbers_of_a_table_are_those_of_its_record(table):
     assert docs_numbers.disagreements(table) == []
 
 
+@pytest.mark.parametrize("table", [table for table in TABLES if table.kind == "verdicts"], ids=named)
+def test_verdicts_of_a_table_are_those_of_its_record(table):
+    assert docs_numbers.unproved(table) == []
+
+
+def test_a_verdict_that_no_record_has_is_named(tmp_path, monkeypatch):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r/claims.csv").write_text(
+        "verdict,difference,ci95_half_width\nholds,0.0312,0.0019\nnot testable here,-0.2,0.01\nnot run,,\n"
+    )
+    rows = "| a | holds | +.031 ± .002 |\n| b | undecided | +.031 ± .002 |\n| c | not testable | −.20 ± .01 | x |\n"
+    rows += "| d | holds | +.031 ± .003 |\n"
+    (tmp_path / "p.md").write_text(f"<!-- verdicts: r -->\n| | | |\n|---|---|---|\n{rows}")
+    monkeypatch.setattr(docs_numbers, "ROOT", tmp_path)
+    (table,) = docs_numbers.tables(tmp_path / "p.md")
+    assert [line.split(": ")[1] for line in docs_numbers.unproved(table)] == ["b", "d"]
+
+
 def test_a_table_of_measurements_says_where_its_numbers_come_from():
     without = [named(table) for table in TABLES if table.count > docs_numbers.FEW and not table.kind]
     assert [name for name in without if not name.startswith("claims")] == []
 
 
 def test_hundreds_of_cells_are_compared():
-    assert sum(table.count for table in MEASURED) > 800
+    assert sum(table.count for table in MEASURED) > 750
 
 
 def test_a_number_that_is_not_in_its_record_is_named(tmp_path, monkeypatch):
