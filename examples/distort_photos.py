@@ -6,12 +6,12 @@ Which uncertainty notices that a photograph is blurred, noisy or partly hidden? 
 `severity` say so wherever a table of images has columns of strengths. Every test image draws a severity u ~ U(0, 1)
 and three shares v ~ U(0, 1)^3, as rendered letters do; its strengths are s = u v:
 
-    blur        Gaussian, standard deviation 5 % of the shorter side * s
+    blur        Gaussian, standard deviation 2.5 % of the shorter side * s
     occlusion   a rectangle of uniform grey covering 50 % * s of the image
-    noise       Gaussian, standard deviation 0.4 * s of the range of values
+    noise       Gaussian, standard deviation 0.2 * s of the range of values
 
 `distortion` is the root mean square of the three. The other images are copied as they are. The output holds the images
-and `images.csv`: path, label, split and the strengths, which are empty for images that were not distorted.
+and `images.csv`: path, label, split and the strengths, 0 for images that were not distorted.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def distorted(image: Image.Image, strengths: np.ndarray, rng: np.random.Generato
     """Return the image distorted by the strengths (3,), each in [0, 1], in the order of `STRENGTHS`."""
     blur, occlusion, noise = strengths.tolist()
     shorter = min(image.size)
-    pixels = np.asarray(image.filter(ImageFilter.GaussianBlur(0.05 * shorter * blur)), dtype=np.float64)
+    pixels = np.asarray(image.filter(ImageFilter.GaussianBlur(0.025 * shorter * blur)), dtype=np.float64)
     sides = np.array(pixels.shape[:2]) * np.sqrt(0.5 * occlusion)
     top, left = (rng.random(2) * (pixels.shape[:2] - sides)).astype(int)
     height, width = sides.round().astype(int)
     pixels[top : top + height, left : left + width] = 255 * rng.random()
-    pixels += 255 * 0.4 * noise * rng.standard_normal(pixels.shape)
+    pixels += 255 * 0.2 * noise * rng.standard_normal(pixels.shape)
     return Image.fromarray(np.rint(pixels.clip(0, 255)).astype(np.uint8))
 
 
@@ -68,7 +68,7 @@ def main() -> None:
         rows.append((row.Index, str(Path(row.path).with_suffix(".png")), *strengths, np.sqrt(np.mean(strengths**2))))
     columns = pd.DataFrame(rows, columns=["row", "path", *STRENGTHS, "distortion"]).set_index("row")
     table.loc[columns.index, "path"] = columns.pop("path")
-    table.join(columns).to_csv(arguments.output / "images.csv", index=False)
+    table.join(columns).fillna(0.0).to_csv(arguments.output / "images.csv", index=False)
 
 
 if __name__ == "__main__":
