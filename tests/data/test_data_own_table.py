@@ -53,6 +53,21 @@ def test_a_table_is_a_dataset(tmp_path, kind):
     assert doctor(tmp_path / "shop") == []
 
 
+@pytest.mark.parametrize(
+    ("cells", "strengths"),
+    [(["0.50", "", "1e-3"], [0.5, np.nan, 0.001]), (["0", "1", "2"], [0, 1, 2]), (["low", "0.5", ""], None)],
+)
+def test_strengths_of_distortions_are_numbers_where_all_that_is_written_is_one(tmp_path, cells, strengths):
+    lines = [f"{path},{number % 4},{cells[number % 3]}" for number, path in enumerate(pictures(tmp_path))]
+    (tmp_path / "s.csv").write_text("\n".join(["path,label,blur", *lines]))
+    blur = prepared(tmp_path / "s.csv", tmp_path / "s", split="by_image").set_index("path").blur
+    kept = [blur[f"a/{number}.png"] for number in range(3)]
+    if strengths is None:
+        assert kept == cells
+    else:
+        np.testing.assert_array_equal(kept, strengths)
+
+
 def test_named_splits_and_groups_are_kept(tmp_path):
     paths = pictures(tmp_path)
     splits = ["train"] * 12 + ["val"] * 4 + ["test"] * 8

@@ -115,7 +115,7 @@ def _write_means(table: pd.DataFrame, folder: Path) -> None:
     """Write a file per dataset and method of the table; files of others go."""
     measured = table[table["status"] == "measured"]
     means = {
-        f"{method_file_name(data, method)}.json": dict(zip(rows["metric"], rows["mean"], strict=True))
+        f"{method_file_name(str(data), str(method))}.json": dict(zip(rows["metric"], rows["mean"], strict=True))
         for (data, method), rows in measured.groupby(["data", "method"], sort=False)
     }
     for path in folder.glob("*.json"):

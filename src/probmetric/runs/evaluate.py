@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from probmetric.config import ConfigError, Evaluation, RunSettings
 from probmetric.data.exact import split_posterior
-from probmetric.data.manifest import read_table, values_of, verify_digest
+from probmetric.data.manifest import STRENGTHS, read_table, values_of, verify_digest
 from probmetric.data.places import COLUMNS, WALKS
 from probmetric.io import present
 from probmetric.metrics import find, own_metrics, proxy_transport
@@ -78,7 +78,6 @@ PosteriorOf = Callable[[Ints], tuple[Doubles, Ints]]
 Distortions = Mapping[str, Doubles]
 Unit = Literal["class", "image", "walk"]
 
-DISTORTIONS = ("warp", "noise", "blur", "occlusion", "distortion")  # columns of a manifest: strengths, 0 for none
 SAMPLED_SETS = 10
 CURVE_POINTS = 200
 _LARGEST_RADIUS = 1.0 - 1e-3
@@ -110,10 +109,10 @@ class ImageFacts:
     def of(cls, folder: Path) -> ImageFacts:
         """Read them from the manifest of a prepared dataset."""
         verify_digest(folder)
-        optional = (*DISTORTIONS, "true_probability", *COLUMNS, *WALKS, "group")
+        optional = (*STRENGTHS, "true_probability", *COLUMNS, *WALKS, "group")
         table, metadata = read_table(folder, ["split"], optional=optional)
         columns = {name: values_of(table, name) for name in table.column_names}
-        strengths = {name: columns[name] for name in DISTORTIONS if name in columns}
+        strengths = {name: columns[name] for name in STRENGTHS if name in columns}
         pairs = np.array(metadata["pairs"], dtype=np.int64) if metadata.get("pairs") else None
         places = Places.in_manifest(columns)
         return cls(

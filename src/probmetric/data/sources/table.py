@@ -6,7 +6,8 @@
     a/1.jpg,mug,train,3.50
 
 Columns, which options may name otherwise: path, label and, where they are there, split (train, val, test, query,
-gallery) and group (what must stay together). All others become columns of the manifest. Splits that are not named are
+gallery) and group (what must stay together). All others become columns of the manifest; `blur`, `noise`, `occlusion`,
+`warp` and `distortion` are strengths, which evaluation compares with the uncertainty. Splits that are not named are
 made as by `folder`. Paths of a table that was written elsewhere, on Windows too, are found if what follows their first
 folders lies there. A missing image is named with its row before anything is prepared.
 """
@@ -24,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from probmetric.data.manifest import TYPES, DataError, refusing
+from probmetric.data.manifest import STRENGTHS, TYPES, DataError, refusing
 from probmetric.data.sources import RawFiles, Table, _listing, register
 from probmetric.data.sources._files import missing_files, strings
 from probmetric.data.sources._own import Columns, InColumns, OwnImages
@@ -155,7 +156,16 @@ def listed_in(file: Path, names: dict[str, str], columns: Columns) -> Columns:
     taken = {*names.values(), *TYPES, "clean_label", LENGTH}
     extra = {name: values for name, values in columns.items() if name not in taken and values.ndim == 1}
     extra = {name: values for name, values in extra.items() if not isinstance(values[0], bytes)}
+    extra |= {name: _strengths(extra[name]) for name in STRENGTHS if name in extra}
     return extra | {"class_name" if role == "label" else role: values for role, values in texts.items()}
+
+
+def _strengths(cells: np.ndarray) -> np.ndarray:
+    """Return strengths (N,) as floats, NaN where a cell is empty; the cells as they are where one is other text."""
+    try:
+        return np.array([np.nan if str(cell).strip() in MISSING else float(cell) for cell in cells])
+    except ValueError:
+        return cells
 
 
 def _texts(file: Path, role: str, values: np.ndarray) -> np.ndarray:
