@@ -516,6 +516,9 @@ def test_overrides_all_runs_share_are_ignored_and_a_sweep_has_no_representative(
     assert (finding.verdict, finding.difference) == ("not testable here", None)
     assert layout.details(finding, str).startswith("a, x 1 and a, x 2 were run, and most methods here have none of")
     assert layout.board(context, [finding]).lines[0].overall == "not testable here"
+    lengths = {"digits/a+loss.x=1+training.epochs=4": LOW, "digits/a+loss.x=1+training.epochs=8": HIGH, "digits/b": LOW}
+    (finding,) = evaluate_claims(study(tmp_path / "lengths", lengths), [make(tmp_path)])
+    assert finding.verdict == "holds", "the longest of versions that differ in nothing but length"
     sweep["digits/a"] = LOW
     (finding,) = evaluate_claims(study(tmp_path / "plain", sweep), [make(tmp_path)])
     assert finding.difference == 0.0

@@ -153,6 +153,15 @@ def usual(keys: Iterable[RunKey]) -> Overrides:
     return max(common, key=_epochs) if alike and all(map(_epochs, common)) else frozenset()
 
 
+def longest(keys: Iterable[RunKey]) -> list[RunKey]:
+    """Return the runs that were trained longest, if they differ in nothing but length; else all of them."""
+    keys = list(keys)
+    if len({but_for_length(overrides_of(key)) for key in keys}) > 1:
+        return keys
+    most = max((_epochs(overrides_of(key)) for key in keys), default=0)
+    return [key for key in keys if _epochs(overrides_of(key)) == most]
+
+
 def other_lengths(keys: Iterable[RunKey]) -> set[str]:
     """Variants of another length of training than most methods, which have theirs as well: shown, but not ranked."""
     keys = list(keys)

@@ -23,7 +23,7 @@ from probmetric.metrics.statistics import (
 )
 from probmetric.reporting.claims import Claim, Finding, Names, Verdict
 from probmetric.reporting.claims.preconditions import tuned_elsewhere, unmet
-from probmetric.reporting.comparison import Overrides, overrides_of, usual
+from probmetric.reporting.comparison import Overrides, longest, overrides_of, usual
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.results import AS_PUBLISHED, Series, plays
 from probmetric.reporting.words import listed
@@ -36,8 +36,8 @@ def evaluate_claims(context: ReportContext, claims: Iterable[Claim]) -> list[Fin
     """Findings of every claim, one per dataset (and fidelity) on which it can be tested; without any, one "not run".
 
     Where a method was run with several values of an option, the run with the overrides that most methods have on the
-    dataset stands for it (the longest training of several), or the one without; where a version with settings chosen by
-    a search was run, that one. A sweep alone has no such run: the claim is not testable there.
+    dataset stands for it, or the one without, or the longest of those that differ in nothing but length; where a version
+    with settings chosen by a search was run, that one. A sweep alone has no such run: the claim is not testable there.
     """
     common = {data: usual(key for key in context.expected if key.group == data) for data in context.data}
     findings: list[Finding] = []
@@ -126,7 +126,8 @@ class _Case:
         for versions in self._versions(metric, names, fidelities):
             alike = [each for each in versions if overrides_of(each.key) == self.usual]
             plain = [each for each in versions if not overrides_of(each.key)]
-            if len(chosen := alike or plain or versions) == 1:
+            longer = longest(each.key for each in versions)
+            if len(chosen := alike or plain or [each for each in versions if each.key in longer]) == 1:
                 return chosen[0]
         return None
 
