@@ -36,8 +36,8 @@ def evaluate_claims(context: ReportContext, claims: Iterable[Claim]) -> list[Fin
     """Findings of every claim, one per dataset (and fidelity) on which it can be tested; without any, one "not run".
 
     Where a method was run with several values of an option, the run with the overrides that most methods have on the
-    dataset stands for it, or the one without, or the longest of those that differ in nothing but length; where a version
-    with settings chosen by a search was run, that one. A sweep alone has no such run: the claim is not testable there.
+    dataset stands for it, or the one without, or the longest of those that differ in nothing but length; of versions
+    with settings chosen by a search, those. A sweep alone has no such run: the claim is not testable there.
     """
     common = {data: usual(key for key in context.expected if key.group == data) for data in context.data}
     findings: list[Finding] = []
