@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import runpy
+import sys
 from datetime import date
 from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -377,3 +380,23 @@ def test_vectors_of_a_kind_numpy_does_not_know_are_refused_with_the_way_out(tmp_
     save_file({"vector": rows, "label": torch.arange(60) % 6}, tmp_path / "v.safetensors")
     with pytest.raises(DataError, match="vectors as float32"):
         prepare_dataset("embeddings", tmp_path / "v", raw=tmp_path / "v.safetensors", progress=False)
+
+
+def test_the_example_distorts_test_images_by_strengths_that_are_kept(tmp_path, monkeypatch):
+    generator = np.random.default_rng(0)
+    for number in range(48):
+        file = tmp_path / "raw" / f"class {number // 6}" / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(generator.integers(60, 200, (40, 50, 3), dtype=np.uint8)).save(file)
+    prepare_dataset("folder", tmp_path / "clean", raw=tmp_path / "raw", progress=False, workers=1)
+    monkeypatch.setattr(sys, "argv", ["", *(str(tmp_path / name) for name in ("clean", "raw", "distorted"))])
+    runpy.run_path(str(Path(__file__).parents[2] / "examples/distort_photos.py"), run_name="__main__")
+    clean, found = load_manifest(tmp_path / "clean"), prepared(tmp_path / "distorted/images.csv", tmp_path / "d")
+    assert found.class_name.tolist() == clean.class_name.tolist()
+    assert found.split.tolist() == clean.split.tolist()
+    tested = found.split == "test"
+    assert (found.sha256 == clean.sha256).tolist() == (~tested).tolist()
+    strengths = found[["blur", "occlusion", "noise"]].to_numpy()
+    np.testing.assert_allclose(found.distortion, np.sqrt(np.mean(strengths**2, axis=1)), rtol=1e-12)
+    assert (strengths[~tested] == 0).all()
+    assert ((strengths[tested] > 0) & (strengths[tested] < 1)).all()
