@@ -40,8 +40,6 @@ TYPES: dict[str, str] = {
     "width": "int32",
     "channels": "int32",
 }
-# Strengths of distortions: 0 for none, NaN where nobody measured; `distortion` is that of all together.
-STRENGTHS = ("warp", "noise", "blur", "occlusion", "distortion")
 GROUP = 2**17
 QUICK_LIMIT = 64 * 2**20
 _KEY = b"probmetric"

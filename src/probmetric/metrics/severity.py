@@ -21,6 +21,8 @@ from probmetric.metrics import arrays
 from probmetric.metrics.arrays import Doubles, Ints
 from probmetric.metrics.correlation import average_ranks
 
+# Columns of a manifest: 0 for none, NaN where nobody measured; `distortion` is the strength of all together.
+STRENGTHS = ("warp", "noise", "blur", "occlusion", "distortion")
 BINS = 8
 
 

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from probmetric.config import ConfigError, Evaluation, RunSettings
 from probmetric.data.exact import split_posterior
-from probmetric.data.manifest import STRENGTHS, read_table, values_of, verify_digest
+from probmetric.data.manifest import read_table, values_of, verify_digest
 from probmetric.data.places import COLUMNS, WALKS
 from probmetric.io import present
 from probmetric.metrics import find, own_metrics, proxy_transport
@@ -48,7 +48,7 @@ from probmetric.metrics.correlation import spearman
 from probmetric.metrics.ood import UNANSWERABLE, auroc, ood_metrics, roc_curve
 from probmetric.metrics.ranked import metric_names
 from probmetric.metrics.selective import selective_metrics, sparsification
-from probmetric.metrics.severity import by_severity
+from probmetric.metrics.severity import STRENGTHS, by_severity
 from probmetric.metrics.structure import singular_values, structure_metrics
 from probmetric.metrics.threshold import threshold_metrics
 from probmetric.metrics.units import ByUnit, Images, mean_of, of_mean, resampled, retrieval_units, two_groups

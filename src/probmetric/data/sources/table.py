@@ -25,10 +25,11 @@ from typing import Any
 
 import numpy as np
 
-from probmetric.data.manifest import STRENGTHS, TYPES, DataError, refusing
+from probmetric.data.manifest import TYPES, DataError, refusing
 from probmetric.data.sources import RawFiles, Table, _listing, register
 from probmetric.data.sources._files import missing_files, strings
 from probmetric.data.sources._own import Columns, InColumns, OwnImages
+from probmetric.metrics.severity import STRENGTHS
 
 FILES = (".csv", ".tsv", ".parquet")
 MISSING = ("", "nan", "NaN", "<NA>")  # as programs write what is not known
