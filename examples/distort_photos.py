@@ -61,11 +61,12 @@ def main() -> None:
         rng = np.random.default_rng([arguments.seed, row.Index])
         severity, *shares = rng.random(1 + len(STRENGTHS))
         strengths = severity * np.array(shares)
-        target = arguments.output / Path(row.path).with_suffix(".png")
+        path = Path(row.path).with_suffix(".png")
+        target = arguments.output / path
         target.parent.mkdir(parents=True, exist_ok=True)
         with Image.open(arguments.images / row.path) as image:
             distorted(image.convert("RGB"), strengths, rng).save(target)
-        rows.append((row.Index, str(Path(row.path).with_suffix(".png")), *strengths, np.sqrt(np.mean(strengths**2))))
+        rows.append((row.Index, path.as_posix(), *strengths, np.sqrt(np.mean(strengths**2))))
     columns = pd.DataFrame(rows, columns=["row", "path", *STRENGTHS, "distortion"]).set_index("row")
     table.loc[columns.index, "path"] = columns.pop("path")
     table.join(columns).fillna(0.0).to_csv(arguments.output / "images.csv", index=False)
