@@ -96,6 +96,11 @@ def test_runs_wanted_twice_appear_once(params):
         ({"methods": ["cosine"], "datasets": ["lfw+nearest0.4"]}, "add 'lfw' to noise.on_request and 'nearest0.4'"),
         ({"methods": ["cosine"], "set": {"training.epoch": 1}}, "did you mean 'epochs'"),
         ({"methods": ["cosine"], "set": {"trainin.epochs": 1}}, "Did you mean 'training.<key>'"),
+        (
+            {"methods": ["cosine"], "set": {"training.learning_rates": {"tail": 0.1}}},
+            "learning_rates.tail: unknown key",
+        ),
+        ({"methods": ["cosine"], "set": {"training.epochs.first": 1}}, "training.epochs: "),
         ({"methods": ["cosine"], "set": {"loss.scal": 1.0}}, "has no option 'scal'"),
         ({"methods": ["cosine"], "set": {"pretrained": "a/b"}}, "cannot stand in a folder name"),
         ({"methods": ["cosine"], "set": {"freeze": "trunk"}}, r"a setting of training: `training: \{freeze"),
@@ -117,6 +122,14 @@ def test_a_mapping_in_set_names_itself_and_its_name_gives_the_run_again(params):
     assert run.name == "glyphs/cosine+backbone=timm+backbone.head=none+backbone.tag=resnet18/seed0"
     assert run.settings.backbone.options == {"tag": "resnet18", "head": "none"}
     assert find_run(params, run.name) == run
+
+
+def test_an_entry_of_a_setting_is_changed_and_the_others_stay(params):
+    mine = {"loss": "cosine", "training": {"learning_rates": {"head": 0.01, "trunk": 0.5}}}
+    asked = grid("mine", **{"training.learning_rates": {"trunk": 0.00001}})
+    (run,) = expand(params, parse(Experiment, {"title": "t", "runs": [asked], "methods": {"mine": mine}}, "t"))
+    assert run.name == "glyphs/mine+training.learning_rates.trunk=1e-05/seed0"
+    assert run.settings.training.learning_rates.model_dump() == {"head": 0.01, "trunk": 1e-5}
 
 
 @pytest.mark.parametrize("name", ["glyphs/cosine", "glyphs/cosine/seedx", "../cosine/seed0x"])
@@ -342,6 +355,7 @@ def test_a_target_that_no_planned_experiment_has_is_told_with_the_way_to_it(para
         ("glyphs/contrastive+dim=32+dim=32/seed0", "glyphs/contrastive+dim=32/seed0"),
         ("glyphs/contrastive+training.epochs=3+dim=32/seed0", "+dim=32+training.epochs=3"),
         ("glyphs/contrastive+training.epochs=03/seed0", "written in an unusual way"),
+        ("glyphs/contrastive+training.learning_rates.trunk=true/seed0", "write 1"),
         ("glyphs/contrastive+training.epochs=3.0/seed0", "glyphs/contrastive+training.epochs=3/seed0"),
         ("glyphs/arcface+loss.scale=64.0/seed0", "glyphs/arcface+loss.scale=64/seed0"),
         ("glyphs/contrastive+training.learning_rate=1.0/seed0", "training.learning_rate=1/seed0"),

@@ -68,7 +68,7 @@ class Draft:
         if name and isinstance(held, Component):
             self.settings[part] = held.changed(**{name: value})
         elif name and part in GROUPS:
-            self.settings[part] = self.settings[part] | {name: value}
+            self.settings[part] = _with(self.settings[part], name, value)
         elif key in REGISTRIES:
             self.settings[key] = _component(key, value)
         elif key in self.settings and (key not in GROUPS or isinstance(value, Mapping)):
@@ -140,6 +140,13 @@ class Draft:
         """Return the fields of `RunSettings` that a method decides."""
         dim = {"dim": "features"} if self._headless else {}
         return self.settings | dim | {"base": self.base, "label": self.label}
+
+
+def _with(settings: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """Return settings with one of them, or one entry of it (`learning_rates.trunk`), changed."""
+    name, _, entry = key.partition(".")
+    held = settings.get(name)
+    return {**settings, name: {**(held if isinstance(held, Mapping) else {}), entry: value} if entry else value}
 
 
 def _component(key: str, value: Any) -> Component | None:

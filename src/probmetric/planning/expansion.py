@@ -359,7 +359,8 @@ def _value(text: str) -> Any:
 def _check_written(settings: RunSettings, overrides: Mapping[str, Any], where: str) -> None:
     """Raise `ConfigError` for a value written otherwise (3.5e-4, yes): it would be one run under two names."""
     for key, value in overrides.items():
-        part, _, name = key.partition(".")
-        taken = getattr(getattr(settings, part, None), name, None) if name else getattr(settings, part, None)
+        taken: Any = settings
+        for part in key.split("."):
+            taken = getattr(taken, part, None)
         if isinstance(taken, bool | int | float) and _short(taken) != _short(value):
             raise ConfigError(f"{where}: override {key} is {value!r}; write {_short(taken)}.")
