@@ -69,7 +69,8 @@ def test_a_folder_becomes_runs(project, capsys, classes, split):
     }
     assert all(settings.pretrained is True for settings in runs.values())
     assert runs["shop/shop-frozen/seed0"].dim == "features"
-    assert runs["shop/shop-tuned_proxy_anchor/seed0"].training.train_from == "blocks.6"
+    whole = runs["shop/shop-tuned_proxy_anchor/seed0"].training
+    assert (whole.freeze, whole.train_from, whole.batch_norm, whole.augment) == ("none", None, "frozen", "standard")
 
 
 def test_damaged_photographs_are_named_before_anything_is_written(project, capsys):

@@ -1,7 +1,7 @@
 """What `probmetric init` plans for data of one's own: methods in the order of what they cost, and what each will take.
 
-photographs   frozen features; whitening, LDA and an ArcFace head on them; ArcFace and ProxyAnchor fine-tuned from
-              the network's last stage on; from scratch only where asked for
+photographs   frozen features; whitening, LDA and an ArcFace head on them; the whole network fine-tuned with ArcFace and
+              ProxyAnchor; from scratch only where asked for
 vectors       as they are; whitening, LDA and an ArcFace head; the head with Laplace and PFE
 """
 
@@ -27,7 +27,7 @@ TIMED = 16  # images of the batch that is timed
 Settings = dict[str, Any]
 _NO_TRAINING = {"epochs": 0}
 _HEAD = {"head_init": "lda", "augment": "none", "optimizer": "adamw", "learning_rate": 1e-5, "epochs": 5}
-_FINE_TUNED = _HEAD | {"batch_norm": "frozen", "epochs": 3}
+_FINE_TUNED = _HEAD | {"augment": "standard", "batch_norm": "frozen", "learning_rate": 1e-4, "epochs": 10}
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,11 @@ class Row:
     cost: Literal["features", "head", "fine-tuned", "scratch"] = "head"
 
 
-def of_photos(tag: str, last_stage: str, *, extent: Extent, scratch: bool) -> dict[str, Row]:
+def of_photos(tag: str, *, extent: Extent, scratch: bool) -> dict[str, Row]:
     """Return method -> row for photographs.
 
     Args:
         tag: of the network in timm.
-        last_stage: name of its last stage, from which it is fine-tuned.
         extent: how much is planned.
         scratch: whether a small net is trained from scratch, too.
     """
@@ -60,11 +59,11 @@ def of_photos(tag: str, last_stage: str, *, extent: Extent, scratch: bool) -> di
     network = {"backbone": {"name": "timm", "tag": tag}, "dim": "features", **seen}
     headless = {"backbone": {"name": "timm", "tag": tag, "head": "none"}, **seen}
     rows = _on_features(headless, network, {"freeze": "trunk"}, extent)
-    tuned = network | {"training": _FINE_TUNED | {"train_from": last_stage}}
+    tuned = network | {"training": _FINE_TUNED}
     for loss, name in (("arcface", "ArcFace"), ("proxy_anchor", "ProxyAnchor")) if extent != "quick" else ():
         settings = {"label": f"{name}, fine-tuned", "loss": loss, **tuned}
         seeds = 3 if extent == "full" else 1
-        rows[f"tuned_{loss}"] = Row(settings, seeds, f"fine-tunes the network from {last_stage} on", "fine-tuned")
+        rows[f"tuned_{loss}"] = Row(settings, seeds, "fine-tunes the whole network", "fine-tuned")
     if scratch:
         small = {"label": "ArcFace, small net from scratch", "loss": "arcface", "backbone": "compact"}
         rows["scratch_arcface"] = Row(small | {"view": seen["view"]}, 1, "trains a small net from scratch", "scratch")
@@ -110,12 +109,10 @@ class Measured:
     """What was measured of a network on one core of this machine.
 
     Attributes:
-        last_stage: name of its last stage.
         forward: seconds per image, features.
-        step: seconds per image, a training step from the last stage on.
+        step: seconds per image, a training step of the whole network.
     """
 
-    last_stage: str
     forward: float
     step: float
 
@@ -125,13 +122,13 @@ class Measured:
         each = {
             "features": images * self.forward,
             "head": 3.0,
-            "fine-tuned": epochs * training * self.step + images * self.step / 3,
+            "fine-tuned": epochs * training * self.step + images * self.forward,
             "scratch": epochs * training * self.forward,
         }[row.cost]
         return row.seeds * (each + evaluation(images - training))
 
 
-NO_NETWORK = Measured("", 0.0, 0.0)
+NO_NETWORK = Measured(0.0, 0.0)
 DECODED = 200  # images a core prepares in a second
 
 
@@ -151,7 +148,6 @@ def measured(tag: str) -> Measured:
 
     from probmetric.models import create_encoder
     from probmetric.models._weights import missing_weights, unknown_tag
-    from probmetric.models._wrapped import input_of, rest_of
 
     if why := unknown_tag(tag):
         raise ConfigError(f"{why}.")
@@ -159,15 +155,9 @@ def measured(tag: str) -> Measured:
         raise ConfigError(f"{why}. Without weights only a small net from scratch is left: --scratch --quick.")
     encoder = create_encoder("timm", dim="features", image_size=PIXELS, pretrained=True, tag=tag)
     encoder = encoder.eval().to(memory_format=torch.channels_last)
-    network: Any = encoder.layered
-    last_stage: str = network.feature_info[-1]["module"]
-    encoder.freeze_trunk(last_stage)
     images = torch.zeros(TIMED, 3, PIXELS, PIXELS).contiguous(memory_format=torch.channels_last)
-    rest = rest_of(encoder, last_stage, (3, PIXELS))
-    with torch.no_grad():
-        start = images if rest is None else input_of(encoder, last_stage, images)[0]
-    forward, step = _timed(lambda: _forward(encoder, images)), _timed(lambda: _step(rest or encoder, start))
-    return Measured(last_stage, forward / TIMED, step / TIMED)
+    forward, step = (_timed(functools.partial(work, encoder, images)) for work in (_forward, _step))
+    return Measured(forward / TIMED, step / TIMED)
 
 
 def _forward(encoder: torch.nn.Module, images: torch.Tensor) -> None:
