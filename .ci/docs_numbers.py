@@ -24,7 +24,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/findings", "docs/guide/trust.md", "docs/guide/promises.md", "docs/reference/claims.md")
+PAGES = (
+    "README.md",
+    "docs/findings",
+    "docs/guide/training.md",
+    "docs/guide/trust.md",
+    "docs/guide/promises.md",
+    "docs/reference/claims.md",
+)
 MARKER = re.compile(r"<!-- (numbers|numbers anywhere|verdicts|made by): (.+) -->")
 NUMBER = re.compile(r"(?<![\w.])([-−+]?)((?:\d{1,3}(?:,\d{3})+|\d*)(?:\.\d+)?)(?!\w)( %)?")
 INTERVAL = re.compile(r"([-−]?[\d.]+) ± ([\d.]+)")
