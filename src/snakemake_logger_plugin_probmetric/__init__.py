@@ -5,9 +5,11 @@ Snakemake finds logger plugins by the name of their package; what this one says 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
 
 from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultFormatter, get_event
 from snakemake.settings.enums import Quietness
@@ -26,6 +28,7 @@ _CHATTER = (
     *("Assuming unrestricted", "Building DAG", "Using shell", "Conda environments", "Select jobs", "Group jobs"),
     "Touching output file",
 )
+SECONDS_BETWEEN_LOOKS = 5.0
 _MADE_BEFORE = "Warning: the following output files of rule prepare"  # a dataset whose variant made it first
 
 
@@ -47,6 +50,9 @@ class LogHandler(LogHandlerBase):
         self._terminal = self._stream.isatty() and not asked.nocolor
         self._silent = bool(quiet & {Quietness.ALL, Quietness.PROGRESS})
         self._all = asked.dryrun or asked.verbose or asked.printshellcmds or asked.debug_dag
+        self._closed = threading.Event()
+        if not (self._silent or self._all):
+            threading.Thread(target=self._wait, daemon=True).start()
         self._snakemake = ColorizingTextHandler(
             nocolor=asked.nocolor,
             stream=self._stream,
@@ -61,10 +67,23 @@ class LogHandler(LogHandlerBase):
             if self._all or not _of_a_job(record):
                 self._snakemake.handle(record)
             elif lines and not self._silent:
-                self._stream.write("".join(f"{linked(line, terminal=self._terminal)}\n" for line in lines))
-                self._stream.flush()
+                self._write(lines)
         except Exception:  # a message that cannot be written must not end those that follow
             self.handleError(record)
+
+    def close(self) -> None:
+        """End the thread that says what runs."""
+        self._closed.set()
+        super().close()
+
+    def _write(self, lines: Iterable[str]) -> None:
+        self._stream.write("".join(f"{linked(line, terminal=self._terminal)}\n" for line in lines))
+        self._stream.flush()
+
+    def _wait(self) -> None:
+        while not self._closed.wait(SECONDS_BETWEEN_LOOKS):
+            with contextlib.suppress(OSError), self.lock:  # a log may go as it is read
+                self._write(self.progress.wait())
 
     def _worth(self, record: logging.LogRecord) -> Iterator[str]:
         event, said = get_event(record), record.__dict__
@@ -72,6 +91,10 @@ class LogHandler(LogHandlerBase):
             yield self.progress.plan(said["stats"])
         elif event == LogEvent.JOB_INFO:
             self.progress.about[said["jobid"]] = said["rule_name"], dict(said["wildcards"])
+        elif event == LogEvent.JOB_STARTED:
+            self.progress.begin(said["jobs"])
+        elif event == LogEvent.JOB_ERROR:
+            self.progress.fail(said["jobid"])
         elif event == LogEvent.JOB_FINISHED:
             yield from self.progress.end(said["job_id"])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -137,6 +138,43 @@ def test_other_jobs_have_their_lines():
         f"results/{RUN}   1 of 2 runs",
         f"results/{RUN}   2 of 2 runs",
     ]
+
+
+def test_a_minute_without_a_line_says_what_runs_and_how_far_it_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    clock = Clock()
+    progress = Progress(clock)
+    for job in range(5):
+        progress.about[job] = ("run", {"run": f"shop/tuned/seed{job}"})
+    progress.begin(range(5))
+    log = tmp_path / "logs/run/shop/tuned/seed0.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("epoch 2 of 10, validation map_at_r 0.5\nepoch 3 of 10, validation map_at_r 0.662\n")
+    clock.now += 59
+    assert list(progress.wait()) == []
+    clock.now += 1
+    assert list(progress.wait()) == [
+        "[  1:00] running: shop/tuned/seed0 epoch 3 of 10, validation map_at_r 0.662; shop/tuned/seed1; "
+        "shop/tuned/seed2, and 2 more"
+    ]
+    assert list(progress.wait()) == []
+    clock.now += 60
+    list(progress.end(0))
+    progress.fail(1)
+    clock.now += 60
+    assert list(progress.wait()) == ["[  3:00] running: shop/tuned/seed2; shop/tuned/seed3; shop/tuned/seed4"]
+
+
+def test_the_terminal_says_what_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("probmetric.planning.console.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("snakemake_logger_plugin_probmetric.SECONDS_BETWEEN_LOOKS", 0.01)
+    teller = handler()
+    for record in whole_run({"run": 1})[:-2]:
+        teller.emit(record)
+    time.sleep(0.3)
+    teller.close()
+    assert f"running: {RUN}\n" in capsys.readouterr().err
 
 
 def test_paths_are_links_in_a_terminal_and_only_there(monkeypatch, tmp_path):

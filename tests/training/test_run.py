@@ -57,6 +57,21 @@ def test_outputs_and_what_they_say(digits_open: Path, tmp_path: Path) -> None:
     assert len(record["data_digest"]) == 64
 
 
+def test_a_log_says_how_far_training_is(
+    digits_open: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("probmetric.training.loop.SECONDS_BETWEEN_LINES", 0.0)
+    with caplog.at_level("INFO", "probmetric"):
+        folder = train(quick_settings(dataset="digits_open", loss={"name": "arcface"}), digits_open, tmp_path / "run")
+    told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("epoch ")]
+    rows = read_history(folder)
+    assert told == [
+        f"epoch {number} of {len(rows)}, validation map_at_r {float(row['val_metric']):.3f}"
+        for number, row in enumerate(rows, 1)
+    ]
+    assert len(told) > 1
+
+
 def test_selected_weights_have_the_recorded_metric(digits_open: Path, tmp_path: Path) -> None:
     """The validation metric is recomputed from the files, independently of the loop."""
     folder = train(quick_settings(epochs=4, selection_metric="recall_at_1"), digits_open, tmp_path / "run")

@@ -25,6 +25,8 @@ from probmetric.runs.folder import RunFolder
 if TYPE_CHECKING:
     from probmetric.planning.workflow import WorkflowPlan
 
+QUIET_SECONDS = 60.0  # without a line, after which one says what runs
+MOST_RUNNING = 3  # runs it names
 HEADLINES = ("retrieval/recall_at_1", "classification/accuracy", "verification/accuracy")
 _PATH = re.compile(r"(?<![\w/.-])(?:logs|results|reports|state)/[\w@+=./-]*[\w/]")
 
@@ -37,14 +39,16 @@ class Progress:
         clock: seconds, for tests.
         done: rule -> jobs that ended.
         about: job -> (rule, wildcards).
+        running: the runs being made: job -> its log.
     """
 
     clock: Any = time.monotonic
     done: Counter[str] = field(default_factory=Counter)
     about: dict[int, tuple[str, Mapping[str, str]]] = field(default_factory=dict)
+    running: dict[int, Path] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.since = self.clock()
+        self.since = self.told = self.clock()
         self.total: Counter[str] = Counter()
 
     def plan(self, jobs: Mapping[str, int]) -> str:
@@ -53,9 +57,26 @@ class Progress:
         counted = ", ".join(f"{number} {rule}" for rule, number in self.total.items())
         return f"{sum(self.total.values())} jobs: {counted}. Results come in as runs finish."
 
+    def begin(self, jobs: Iterable[int]) -> None:
+        """Take in that jobs began."""
+        for job in jobs:
+            rule, wildcards = self.about.get(job, ("", {}))
+            if rule == "run":
+                self.running[job] = Path(f"logs/run/{wildcards['run']}.log")
+
+    def wait(self) -> Iterator[str]:
+        """Yield a line about the runs being made, with the ends of their logs, where a minute went without one."""
+        running = [*self.running.values()]
+        if not running or self.clock() - self.told < QUIET_SECONDS:
+            return
+        said = [f"{_run_of(path)} {' '.join(_last_line(path))}".strip() for path in running[:MOST_RUNNING]]
+        more = f", and {len(running) - MOST_RUNNING} more" if len(running) > MOST_RUNNING else ""
+        yield self._line(f"running: {'; '.join(said)}{more}")
+
     def end(self, job: int) -> Iterator[str]:
         """Take in that a job ended well; yields the lines it is worth."""
         rule, wildcards = self.about.get(job, ("", {}))
+        self.running.pop(job, None)
         self.done[rule] += 1
         if rule == "prepare":
             yield self._line(f"prepared {wildcards.get('data', '')}")
@@ -64,8 +85,13 @@ class Progress:
         elif rule == "report":
             yield self._line(f"page: reports/{wildcards['experiment']}/index.html")
 
+    def fail(self, job: int) -> None:
+        """Take in that a job failed."""
+        self.running.pop(job, None)
+
     def _line(self, text: str) -> str:
-        seconds = int(self.clock() - self.since)
+        self.told = self.clock()
+        seconds = int(self.told - self.since)
         return f"[{seconds // 60:3d}:{seconds % 60:02d}] {text}"
 
 
@@ -139,8 +165,12 @@ def failure_summary(plan: WorkflowPlan, since: float, logs: Path = Path("logs"))
     return "\n".join(lines)
 
 
+def _run_of(log: Path) -> str:
+    return "/".join(log.with_suffix("").parts[2:])
+
+
 def _last_line(log: Path, width: int = 300) -> Iterable[str]:
     """Return the last line of the log, if it has one, cut to `width`."""
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
     said = [line.strip() for line in lines if line.strip()]
     return [said[-1][:width]] if said else []

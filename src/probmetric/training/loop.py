@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 
 MAX_SKIPPED_IN_A_ROW = 20
 SECONDS_BETWEEN_CHECKPOINTS = 120.0
+SECONDS_BETWEEN_LINES = 30.0  # of a training whose bar nobody sees, in its log
 
 
 class TrainingStoppedError(TrainingError):
@@ -117,7 +118,7 @@ class Trainer:
         self.network: nn.Module = self.plain
         self._parameters = [*encoder.parameters(), *loss.parameters()]  # walking the modules takes as long as the norm
         self._frozen: bool | None = None
-        self._saved_at = time.monotonic()
+        self._saved_at = self._told_at = time.monotonic()
 
     @property
     def weights(self) -> Weights:
@@ -283,6 +284,10 @@ class Trainer:
         row = dict(zip(HISTORY_COLUMNS, values, strict=True)) | self.loss.diagnostics()
         progress.history.append(row)
         bar.set_postfix(epoch=progress.epoch, loss=f"{row['train_loss']:.4g}", val=metric)
+        if bar.disable and self.processes.first and time.monotonic() - self._told_at >= SECONDS_BETWEEN_LINES:
+            self._told_at = time.monotonic()
+            measured = "" if metric is None else f", validation {self.settings.selection_metric} {metric:.3f}"
+            log.info("epoch %d of %d%s", progress.epoch + 1, self.settings.epochs, measured)
         if self.conduct.on_epoch and self.processes.first:
             self.conduct.on_epoch(row)
 
