@@ -113,6 +113,13 @@ def test_what_frozen_features_cannot_vary_in_is_not_a_sample():
     assert gain_over(Sample({0: 0.55}), frozen).half_width is None
 
 
+def test_one_training_has_the_interval_of_its_test_classes():
+    frozen = Sample({0: 0.5}, {0: np.full(4, 0.5)})
+    gain = gain_over(Sample({7: 0.55}, {7: np.array([0.6, 0.5, 0.6, 0.5])}), frozen)
+    assert (gain.difference, gain.once) == (pytest.approx(0.05), True)
+    assert gain.half_width == pytest.approx(3.182 * (0.01 / 3 / 4) ** 0.5, rel=1e-3)  # t(3), variance .01 / 3
+
+
 def test_every_method_has_its_settings_one_click_away(tmp_path):
     context = study(tmp_path, [0.85, 0.86, 0.87])
     settings = settings_of(context)

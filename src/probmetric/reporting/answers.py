@@ -293,16 +293,24 @@ def _step(context: ReportContext, answer: Answer, baseline: str | None) -> str:
         return f"{text}, by too few seeds for an interval: frozen features may be the best you have."
     low, high = gain.difference - gain.half_width, gain.difference + gain.half_width
     worth = low > 0 if direction(context.metrics[0]) == "higher" else high < 0
+    over = " over the test data, for this one training" if gain.once else ""
     verdict = "This step paid." if worth else "That it paid is not shown; frozen features may be the best you have."
     luck = "" if answer.validation_classes else " The test images chose it too, which flatters the interval."
-    return f"{text}, 95 % interval {low:+.3f} to {high:+.3f}. {verdict}{luck}"
+    return f"{text}, 95 % interval {low:+.3f} to {high:+.3f}{over}. {verdict}{luck}"
 
 
 class Gain(NamedTuple):
-    """Mean difference of a method to the frozen features, and half of its 95 % interval; None with one seed."""
+    """Mean difference of a method to the frozen features, and half of its 95 % interval.
+
+    Attributes:
+        difference: the mean difference.
+        half_width: None where neither seeds nor test classes give one.
+        once: there is one seed, so the interval holds for that training.
+    """
 
     difference: float
     half_width: float | None
+    once: bool = False
 
 
 def gain_over(method: Sample, frozen: Sample) -> Gain:
@@ -322,5 +330,5 @@ def gain_over(method: Sample, frozen: Sample) -> Gain:
     values, constants = [method.values[seed] for seed in seeds], [same.values[seed] for seed in seeds]
     test = paired_test(values, constants, units=units)
     if math.isnan(test.error):
-        return Gain(test.difference, None)
+        return Gain(test.difference, half_width(NO_UNITS, units) if units.variance else None, once=True)
     return Gain(test.difference, half_width(UnitVariance(test.error**2, len(seeds) - 1), units))
