@@ -50,7 +50,7 @@ class LogHandler(LogHandlerBase):
         self._terminal = self._stream.isatty() and not asked.nocolor
         self._silent = bool(quiet & {Quietness.ALL, Quietness.PROGRESS})
         self._all = asked.dryrun or asked.verbose or asked.printshellcmds or asked.debug_dag
-        self._closed = threading.Event()
+        self._ended = threading.Event()
         if not (self._silent or self._all):
             threading.Thread(target=self._wait, daemon=True).start()
         self._snakemake = ColorizingTextHandler(
@@ -73,7 +73,7 @@ class LogHandler(LogHandlerBase):
 
     def close(self) -> None:
         """End the thread that says what runs."""
-        self._closed.set()
+        self._ended.set()
         super().close()
 
     def _write(self, lines: Iterable[str]) -> None:
@@ -81,7 +81,7 @@ class LogHandler(LogHandlerBase):
         self._stream.flush()
 
     def _wait(self) -> None:
-        while not self._closed.wait(SECONDS_BETWEEN_LOOKS):
+        while not self._ended.wait(SECONDS_BETWEEN_LOOKS):
             with contextlib.suppress(OSError), self.lock:  # a log may go as it is read
                 self._write(self.progress.wait())
 
