@@ -174,6 +174,7 @@ def test_the_terminal_says_what_runs(tmp_path, monkeypatch, capsys):
         teller.emit(record)
     time.sleep(0.3)
     teller.close()
+    teller.close()  # as logging does at the end of the process
     assert f"running: {RUN}\n" in capsys.readouterr().err
 
 
