@@ -90,9 +90,7 @@ class LogHandler(LogHandlerBase):
         if event == LogEvent.RUN_INFO:
             yield self.progress.plan(said["stats"])
         elif event == LogEvent.JOB_INFO:
-            self.progress.about[said["jobid"]] = said["rule_name"], dict(said["wildcards"])
-        elif event == LogEvent.JOB_STARTED:
-            self.progress.begin(said["jobs"])
+            self.progress.begin(said["jobid"], said["rule_name"], dict(said["wildcards"]))
         elif event == LogEvent.JOB_ERROR:
             self.progress.fail(said["jobid"])
         elif event == LogEvent.JOB_FINISHED:

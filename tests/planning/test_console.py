@@ -130,7 +130,7 @@ def test_other_jobs_have_their_lines():
     told = {"prepare": {"data": "glyphs"}, "report": {"experiment": "demo"}}
     lines = []
     for job, (rule, wildcards) in enumerate([*told.items(), ("run", {"run": RUN}), ("run", {"run": RUN})]):
-        progress.about[job] = (rule, wildcards)
+        progress.begin(job, rule, wildcards)
         lines += progress.end(job)
     assert [line.partition("] ")[2] for line in lines] == [
         "prepared glyphs",
@@ -145,8 +145,7 @@ def test_a_minute_without_a_line_says_what_runs_and_how_far_it_is(tmp_path, monk
     clock = Clock()
     progress = Progress(clock)
     for job in range(5):
-        progress.about[job] = ("run", {"run": f"shop/tuned/seed{job}"})
-    progress.begin(range(5))
+        progress.begin(job, "run", {"run": f"shop/tuned/seed{job}"})
     log = tmp_path / "logs/run/shop/tuned/seed0.log"
     log.parent.mkdir(parents=True)
     log.write_text("epoch 2 of 10, validation map_at_r 0.5\nepoch 3 of 10, validation map_at_r 0.662\n")

@@ -57,12 +57,11 @@ class Progress:
         counted = ", ".join(f"{number} {rule}" for rule, number in self.total.items())
         return f"{sum(self.total.values())} jobs: {counted}. Results come in as runs finish."
 
-    def begin(self, jobs: Iterable[int]) -> None:
-        """Take in that jobs began."""
-        for job in jobs:
-            rule, wildcards = self.about.get(job, ("", {}))
-            if rule == "run":
-                self.running[job] = Path(f"logs/run/{wildcards['run']}.log")
+    def begin(self, job: int, rule: str, wildcards: Mapping[str, str]) -> None:
+        """Take in that a job begins."""
+        self.about[job] = rule, wildcards
+        if rule == "run":
+            self.running[job] = Path(f"logs/run/{wildcards['run']}.log")
 
     def wait(self) -> Iterator[str]:
         """Yield a line about the runs being made, with the ends of their logs, where a minute went without one."""
