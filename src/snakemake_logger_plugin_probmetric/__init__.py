@@ -82,8 +82,12 @@ class LogHandler(LogHandlerBase):
 
     def _wait(self) -> None:
         while not self._ended.wait(SECONDS_BETWEEN_LOOKS):
-            with contextlib.suppress(OSError), self.lock:  # a log may go as it is read
-                self._write(self.progress.wait())
+            with (
+                contextlib.suppress(OSError, ValueError),
+                self.lock,
+            ):  # a log may go as it is read, a terminal be closed
+                if lines := list(self.progress.wait()):
+                    self._write(lines)
 
     def _worth(self, record: logging.LogRecord) -> Iterator[str]:
         event, said = get_event(record), record.__dict__
