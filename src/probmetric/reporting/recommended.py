@@ -98,7 +98,7 @@ def candidates(context: ReportContext) -> dict[str, list[Candidate]]:
 
 def _validates(run: RunFolder) -> bool:
     chosen = run.find("settings.training.selection", default="validation")
-    return chosen == "validation" and run.holds("val", "mean", "label")
+    return chosen == "validation" and run.holds("val", "mean", "label") and len(run.embeddings("val")["label"]) > 0
 
 
 def recommendation(context: ReportContext) -> str:
