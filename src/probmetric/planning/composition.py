@@ -107,14 +107,15 @@ class Draft:
     def resolve_view(self, source: str) -> None:
         """Choose the view the run gets: the one it asks for, or that `source` declares for `training.augment`.
 
-        None where neither says anything: the shape of the prepared images decides then.
+        Options that the source declares for the view asked for count where the run does not set them. None where
+        neither says anything: the shape of the prepared images decides then.
 
         Raises:
             ConfigError: options without a name, and the source declares no view or one without such an option.
         """
         view = self.settings["view"]
         declared = source_view(source, self.settings["training"].get("augment", "standard"))
-        if view is not None and view.name != OWN_VIEW:
+        if view is not None and view.name not in (OWN_VIEW, declared and declared["name"]):
             return
         if view is None:
             self.settings["view"] = parse(NamedView, declared, "view", checked=True) if declared else None
