@@ -81,11 +81,9 @@ class LogHandler(LogHandlerBase):
         self._stream.flush()
 
     def _wait(self) -> None:
+        """Say every minute without a line what runs; a log may go as it is read, a terminal be closed."""
         while not self._ended.wait(SECONDS_BETWEEN_LOOKS):
-            with (
-                contextlib.suppress(OSError, ValueError),
-                self.lock,
-            ):  # a log may go as it is read, a terminal be closed
+            with contextlib.suppress(OSError, ValueError), self.lock:
                 if lines := list(self.progress.wait()):
                     self._write(lines)
 
@@ -96,7 +94,7 @@ class LogHandler(LogHandlerBase):
         elif event == LogEvent.JOB_INFO:
             self.progress.begin(said["jobid"], said["rule_name"], dict(said["wildcards"]))
         elif event == LogEvent.JOB_ERROR:
-            self.progress.fail(said["jobid"])
+            self.progress.stop(said["jobid"])
         elif event == LogEvent.JOB_FINISHED:
             yield from self.progress.end(said["job_id"])
 

@@ -159,7 +159,7 @@ def test_a_minute_without_a_line_says_what_runs_and_how_far_it_is(tmp_path, monk
     assert list(progress.wait()) == []
     clock.now += 60
     list(progress.end(0))
-    progress.fail(1)
+    progress.stop(1)
     clock.now += 60
     assert list(progress.wait()) == ["[  3:00] running: shop/tuned/seed2; shop/tuned/seed3; shop/tuned/seed4"]
 
@@ -171,10 +171,13 @@ def test_the_terminal_says_what_runs(tmp_path, monkeypatch, capsys):
     teller = handler()
     for record in whole_run({"run": 1})[:-2]:
         teller.emit(record)
-    time.sleep(0.3)
+    said, until = "", time.monotonic() + 10
+    while not said.endswith(f"running: {RUN}\n") and time.monotonic() < until:
+        time.sleep(0.01)
+        said += capsys.readouterr().err
     teller.close()
     teller.close()  # as logging does at the end of the process
-    assert f"running: {RUN}\n" in capsys.readouterr().err
+    assert f"running: {RUN}\n" in said
 
 
 def test_paths_are_links_in_a_terminal_and_only_there(monkeypatch, tmp_path):

@@ -202,6 +202,15 @@ def test_frozen_features_are_recommended_unless_something_is_better_for_certain(
     assert (re.sub(r"^\S+", f"shop-{best}", printed) in said) == (best == "lda")
 
 
+def test_data_without_validation_images_recommend_nothing(project, capsys):
+    photos(project / "photos", 6)
+    assert cli.main(["init", "photos", "--name", "shop", "--quick"]) == 0
+    run, *_ = plan_experiment(load(Params, "params.yaml"), "shop").runs
+    written(run, 0.3, classes=0)
+    assert cli.main(["recommend", "shop"]) == 2
+    assert "no run of shop that has validation images is finished" in capsys.readouterr().err
+
+
 def test_a_table_and_vectors_become_runs(project, capsys):
     photos(project / "photos")
     lines = [f"photos/kind {number}/{image}.png,{number}" for number in range(6) for image in range(4)]

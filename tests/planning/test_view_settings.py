@@ -42,6 +42,17 @@ def test_a_named_view_has_its_own_defaults(params):
     assert (found.name, found.options) == ("photos", {"size": 384, "flip": False})
 
 
+def test_naming_the_datasets_own_view_keeps_what_the_dataset_declares(params):
+    """Frozen features and heads of photographs of places see the same images: whole ones."""
+    whole = {"resize": 0, "crop": False, "flip": False, "size": 128}
+    assert view(params, {"view": {"name": "photos", "size": 128}}, "photos-places").options == whole
+    cropped = {"name": "photos", "size": 128, "crop": True}
+    assert view(params, {"view": cropped}, "photos-places").options == whole | {"crop": True}
+    runs = ("frozen/seed0", "contrastive+preset=photos/seed0")
+    frozen, head = (find_run(params, f"photos-places/{run}").settings.view for run in runs)
+    assert frozen == head
+
+
 def test_an_override_makes_any_run_small(params):
     methods = {"m": parse(Method, {"loss": "cosine"}, "m")}
     run = resolve(params, methods, Point(dataset="cub", method="m", overrides={"view.size": 64, "view.resize": 80}))

@@ -144,7 +144,7 @@ class Draft:
 
 
 def _with(settings: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """Return settings with one of them, or one entry of it (`learning_rates.trunk`), changed."""
+    """Return the settings with the one named `key` changed: `epochs`, or an entry of it, `learning_rates.trunk`."""
     name, _, entry = key.partition(".")
     held = settings.get(name)
     return {**settings, name: {**(held if isinstance(held, Mapping) else {}), entry: value} if entry else value}

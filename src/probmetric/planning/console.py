@@ -39,13 +39,13 @@ class Progress:
         clock: seconds, for tests.
         done: rule -> jobs that ended.
         about: job -> (rule, wildcards).
-        running: the runs being made: job -> its log.
+        running: jobs that make runs just now.
     """
 
     clock: Any = time.monotonic
     done: Counter[str] = field(default_factory=Counter)
     about: dict[int, tuple[str, Mapping[str, str]]] = field(default_factory=dict)
-    running: dict[int, Path] = field(default_factory=dict)
+    running: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.since = self.told = self.clock()
@@ -61,21 +61,21 @@ class Progress:
         """Take in that a job begins."""
         self.about[job] = rule, wildcards
         if rule == "run":
-            self.running[job] = Path(f"logs/run/{wildcards['run']}.log")
+            self.running.append(job)
 
     def wait(self) -> Iterator[str]:
         """Yield a line about the runs being made, with the ends of their logs, where a minute went without one."""
-        running = [*self.running.values()]
-        if not running or self.clock() - self.told < QUIET_SECONDS:
+        runs = [self.about[job][1]["run"] for job in self.running]
+        if not runs or self.clock() - self.told < QUIET_SECONDS:
             return
-        said = [f"{_run_of(path)} {' '.join(_last_line(path))}".strip() for path in running[:MOST_RUNNING]]
-        more = f", and {len(running) - MOST_RUNNING} more" if len(running) > MOST_RUNNING else ""
+        said = [" ".join([run, *_last_line(Path(f"logs/run/{run}.log"))]) for run in runs[:MOST_RUNNING]]
+        more = f", and {len(runs) - MOST_RUNNING} more" if len(runs) > MOST_RUNNING else ""
         yield self._line(f"running: {'; '.join(said)}{more}")
 
     def end(self, job: int) -> Iterator[str]:
         """Take in that a job ended well; yields the lines it is worth."""
         rule, wildcards = self.about.get(job, ("", {}))
-        self.running.pop(job, None)
+        self.stop(job)
         self.done[rule] += 1
         if rule == "prepare":
             yield self._line(f"prepared {wildcards.get('data', '')}")
@@ -84,9 +84,10 @@ class Progress:
         elif rule == "report":
             yield self._line(f"page: reports/{wildcards['experiment']}/index.html")
 
-    def fail(self, job: int) -> None:
-        """Take in that a job failed."""
-        self.running.pop(job, None)
+    def stop(self, job: int) -> None:
+        """Take in that a job no longer runs."""
+        if job in self.running:
+            self.running.remove(job)
 
     def _line(self, text: str) -> str:
         self.told = self.clock()
@@ -162,10 +163,6 @@ def failure_summary(plan: WorkflowPlan, since: float, logs: Path = Path("logs"))
         lines.append(f"{left} job(s) that need their results were not run.")
     lines.append("The same command goes on from here; what is finished is not repeated.")
     return "\n".join(lines)
-
-
-def _run_of(log: Path) -> str:
-    return "/".join(log.with_suffix("").parts[2:])
 
 
 def _last_line(log: Path, width: int = 300) -> Iterable[str]:

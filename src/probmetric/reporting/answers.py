@@ -326,9 +326,9 @@ def gain_over(method: Sample, frozen: Sample) -> Gain:
         dict.fromkeys(seeds, frozen.errors[constant]) if constant in frozen.errors else {},
         frozen.units,
     )
-    units = shared_unit_variance(method, same, seeds) or NO_UNITS
+    units = shared_unit_variance(method, same, seeds)
     values, constants = [method.values[seed] for seed in seeds], [same.values[seed] for seed in seeds]
-    test = paired_test(values, constants, units=units)
+    test = paired_test(values, constants, units=units or NO_UNITS)
     if math.isnan(test.error):
-        return Gain(test.difference, half_width(NO_UNITS, units) if units.variance else None, once=True)
-    return Gain(test.difference, half_width(UnitVariance(test.error**2, len(seeds) - 1), units))
+        return Gain(test.difference, None if units is None else half_width(NO_UNITS, units), once=True)
+    return Gain(test.difference, half_width(UnitVariance(test.error**2, len(seeds) - 1), units or NO_UNITS))

@@ -98,7 +98,7 @@ def candidates(context: ReportContext) -> dict[str, list[Candidate]]:
 
 def _validates(run: RunFolder) -> bool:
     chosen = run.find("settings.training.selection", default="validation")
-    return chosen == "validation" and run.holds("val", "mean", "label") and len(run.embeddings("val")["label"]) > 0
+    return chosen == "validation" and len(run.tensors("val", "label").get("label", ())) > 0
 
 
 def recommendation(context: ReportContext) -> str:
@@ -110,7 +110,8 @@ def recommendation(context: ReportContext) -> str:
     lines = [line for data, methods in candidates(context).items() for line in _lines(data, methods)]
     if not lines:
         raise ConfigError(
-            f"no run of {context.name} is finished; make them: snakemake --config experiments={context.name}"
+            f"no run of {context.name} that has validation images is finished; make them: "
+            f"snakemake --config experiments={context.name}"
         )
     return "\n".join(lines)
 
