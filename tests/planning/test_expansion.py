@@ -126,8 +126,8 @@ def test_a_mapping_in_set_names_itself_and_its_name_gives_the_run_again(params):
 
 def test_an_entry_of_a_setting_is_changed_and_the_others_stay(params):
     mine = {"loss": "cosine", "training": {"learning_rates": {"head": 0.01, "trunk": 0.5}}}
-    asked = grid("mine", **{"training.learning_rates": {"trunk": 0.00001}})
-    (run,) = expand(params, parse(Experiment, {"title": "t", "runs": [asked], "methods": {"mine": mine}}, "t"))
+    rates = grid("mine", **{"training.learning_rates": {"trunk": 0.00001}})
+    (run,) = expand(params, parse(Experiment, {"title": "t", "runs": [rates], "methods": {"mine": mine}}, "t"))
     assert run.name == "glyphs/mine+training.learning_rates.trunk=1e-05/seed0"
     assert run.settings.training.learning_rates.model_dump() == {"head": 0.01, "trunk": 1e-5}
 
