@@ -388,7 +388,11 @@ class Tuning(Strict):
     batch: int = Field(4, ge=1, description="trials of a method chosen, and trained, at once")
     seeds: tuple[Seed, ...] = Field((0,), min_length=1, description="runs per trial; their mean is the objective")
     folds: int = Field(
-        1, ge=1, le=20, description="choices of validation classes a trial is run on: cross-validation over classes"
+        1,
+        ge=1,
+        le=20,
+        description="choices of validation classes: the runs of a trial take them in turn, seed k the k-th "
+        "(cross-validation over classes); where there are more folds than seeds, seeds come again",
     )
     search_seed: Seed = 0
     set: dict[str, Any] = Field(default_factory=dict, description="overrides all trials share, such as training.epochs")
@@ -424,4 +428,10 @@ class Tuning(Strict):
     @property
     def budget(self) -> int:
         """Count the training runs spent on each method."""
-        return self.trials * len(self.seeds) * self.folds
+        return self.trials * len(self.runs)
+
+    @property
+    def runs(self) -> tuple[tuple[Seed, int], ...]:
+        """Pair the seed of each run of a trial with its fold: every seed and every fold is there."""
+        count = max(len(self.seeds), self.folds)
+        return tuple((self.seeds[k % len(self.seeds)], k % self.folds) for k in range(count))

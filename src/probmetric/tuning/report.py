@@ -172,7 +172,7 @@ def _draw_history(search: Search, path: Path) -> None:
         looks = _style.looks(search.trials)
         for method, trials in search.trials.items():
             values = [trial.objective if trial.objective is not None else float("nan") for trial in trials]
-            spent = [(place + 1) * len(search.spec.seeds) * search.spec.folds for place in range(len(values))]
+            spent = [(place + 1) * len(search.spec.runs) for place in range(len(values))]
             look = looks[method]
             axis.plot(spent, values, "o", color=look.colour, markersize=3, alpha=0.5)
             best = np.fmax.accumulate(values)  # NaN only before the first success

@@ -137,7 +137,7 @@ class Search:
         return resolve(self.params, self.methods, point)
 
     def _runs(self, name: str, values: Mapping[str, Any]) -> list[Run]:
-        return [self._resolve(name, values, seed, fold) for fold in range(self.spec.folds) for seed in self.spec.seeds]
+        return [self._resolve(name, values, seed, fold) for seed, fold in self.spec.runs]
 
     def _study(self, name: str) -> optuna.Study:
         import optuna
