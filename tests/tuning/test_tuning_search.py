@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from probmetric.runs.folder import RunFolder
 from probmetric.runs.plan import Run, RunPlan
 from probmetric.runs.steps import train
 from probmetric.tuning import load_tuning, report, tuning_names
-from probmetric.tuning.search import Search, TuningError, validation_metric
+from probmetric.tuning.search import Search, TuningError, train_runs, validation_metric
 
 ROOT = Path(__file__).parents[2]
 RATES = {"training.learning_rate": {"low": 1e-4, "high": 1e-1, "log": True}}
@@ -148,6 +149,29 @@ def test_a_failed_training_counts_against_the_budget(params, tmp_path):
 def test_nothing_trainable_stops_the_search(params, tmp_path):
     with pytest.raises(TuningError, match=r"logs/run/glyphs/proxy_anchor"):
         searched(params, tmp_path, fails=1.0)
+
+
+def test_a_stopped_snakemake_stops_the_search_and_a_failed_run_does_not(params, tmp_path, monkeypatch):
+    runs = [
+        resolve(params, every_method(params), Point(dataset="glyphs", method="cosine", seed=seed)) for seed in (0, 1)
+    ]
+    monkeypatch.chdir(tmp_path)
+
+    def tries(*names):
+        def snakemake(_command):
+            for name in names:
+                log = tmp_path / "logs/run" / f"{name}.log"
+                log.parent.mkdir(parents=True, exist_ok=True)
+                log.write_text("no memory")
+            return 1
+
+        monkeypatch.setattr("probmetric.tuning.search.call", snakemake)
+
+    tries(runs[0].name)
+    with pytest.raises(TuningError, match=f"1 of 2 runs were not started, such as {re.escape(runs[1].name)}"):
+        train_runs(runs)
+    tries(runs[0].name, runs[1].name)
+    train_runs(runs)
 
 
 @pytest.mark.parametrize(

@@ -257,7 +257,7 @@ def train_runs(runs: Sequence[Run], options: Sequence[str] = ()) -> None:
         options: further options of `snakemake`, such as `--profile slurm`.
 
     Raises:
-        TuningError: Snakemake itself failed or was stopped.
+        TuningError: Snakemake was stopped, or failed before it had started every run.
         SystemExit: in a dry run; what is asked next depends on what these would have reached.
     """
     judge = Judge({run.name: run for run in runs})
@@ -265,12 +265,21 @@ def train_runs(runs: Sequence[Run], options: Sequence[str] = ()) -> None:
     if not waiting:
         return
     chosen = ["until=train", "experiments=[]", f"runs={json.dumps(waiting, separators=(',', ':'))}"]
+    before = _logs_of(waiting)
     status = call(["snakemake", "--keep-going", *options, "--config", *chosen])
     _check_not_stopped(status)
     if DRY_RUN.intersection(options):
         raise SystemExit(status)
-    if status and not any(RunFolder.named(name).history_file.exists() for name in waiting):
-        raise TuningError(f"no run of this batch could be trained; Snakemake's message is above. {AGAIN}")
+    after = _logs_of(waiting)
+    if status and (left := [name for name in waiting if after[name] == before[name]]):
+        unstarted = f"{len(left)} of {len(waiting)} runs were not started, such as {left[0]}"
+        raise TuningError(f"{unstarted}; Snakemake's message is above. {AGAIN}")
+
+
+def _logs_of(names: Sequence[str]) -> dict[str, int]:
+    """Return when the log of each run was last written, in nanoseconds; 0 where there is none."""
+    logs = {name: Path("logs/run", f"{name}.log") for name in names}
+    return {name: log.stat().st_mtime_ns if log.exists() else 0 for name, log in logs.items()}
 
 
 def _check_not_stopped(status: int) -> None:
