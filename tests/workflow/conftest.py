@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from slurm_helpers import slurm_is_up
 
 from built_once import restore
 from probmetric.io import read_yaml, write_yaml
@@ -93,6 +94,13 @@ def checkout(folder: Path) -> Workspace:
         shutil.copy2(path, copy, follow_symlinks=False)
     subprocess.run(["git", "init", "--quiet"], cwd=folder, check=True)
     return Workspace(folder)
+
+
+@pytest.fixture(scope="session")
+def slurm() -> None:
+    """A SLURM daemon; where none answers, which takes seconds to learn, the tests that need it are skipped."""
+    if not slurm_is_up():
+        pytest.skip("no SLURM daemon answers; start one with `bash .ci/slurm`")
 
 
 @pytest.fixture(scope="session")

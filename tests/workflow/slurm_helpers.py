@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 if TYPE_CHECKING:
     from conftest import Workspace
 
@@ -40,9 +38,6 @@ def slurm_is_up() -> bool:
         return False
     answer = subprocess.run(["sinfo", "-h", "-o", "%T"], check=False, capture_output=True, text=True, timeout=30)
     return any(state in answer.stdout for state in ("idle", "mixed", "allocated"))
-
-
-needs_slurm = pytest.mark.skipif(not slurm_is_up(), reason="no SLURM daemon answers; start one with `bash .ci/slurm`")
 
 
 @dataclass(frozen=True)
