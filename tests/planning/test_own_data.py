@@ -23,6 +23,7 @@ from probmetric.planning.declared import ensure, outdated
 from probmetric.planning.expansion import plan_experiment
 from probmetric.planning.experiments import every_method
 from probmetric.planning.own_data import start
+from probmetric.planning.own_methods import NETWORK, Measured, of_photos
 
 ROOT = Path(__file__).parents[2]
 
@@ -106,6 +107,21 @@ def test_more_or_less_is_planned(project, arguments, expected):
     assert cli.main(["init", "photos", "--name", "shop", *arguments]) == 0
     runs = plan_experiment(load(Params, "params.yaml"), "shop").runs
     assert Counter(run.name.split("/")[1].removeprefix("shop-") for run in runs) == expected
+
+
+@pytest.mark.parametrize(
+    ("training", "steps"), [(8, 3), (160, 3), (500, 15), (782, 24), (2303, 24), (2304, None), (9000, None)]
+)
+def test_few_images_are_seen_more_often_when_a_whole_network_trains(training, steps):
+    """At least 24 steps an epoch, but not more than three passes; what `init` says of the time knows it."""
+    rows = of_photos(NETWORK, training=training, extent="usual", scratch=False)
+    tuned = rows["tuned_arcface"]
+    assert tuned.settings["training"].get("steps_per_epoch") == steps
+    assert "steps_per_epoch" not in rows["head_arcface"].settings["training"]
+    full = of_photos(NETWORK, training=training, extent="full", scratch=False)["tuned_arcface"].settings["training"]
+    assert full == tuned.settings["training"] | {"epochs": 20}
+    seen = Measured(forward=0.0, step=1.0).seconds(tuned, images=training, training=training)
+    assert seen == pytest.approx(10 * (96 * steps if steps else training), abs=20)
 
 
 def test_without_weights_it_is_said_what_to_install(project, capsys, monkeypatch):

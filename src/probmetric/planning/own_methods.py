@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from probmetric.config import ConfigError
+from probmetric.config import ConfigError, Training
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +23,8 @@ NETWORK = "tf_efficientnet_lite0.in1k"
 PIXELS = 128
 FROZEN = "frozen"
 TIMED = 16  # images of the batch that is timed
+BATCH = Training().batch_size
+LEAST_STEPS, MOST_PASSES = 24, 3  # of an epoch of a network that is fine-tuned: few images are seen more often
 
 Settings = dict[str, Any]
 _NO_TRAINING = {"epochs": 0}
@@ -47,11 +49,12 @@ class Row:
     cost: Literal["features", "head", "fine-tuned", "scratch"] = "head"
 
 
-def of_photos(tag: str, *, extent: Extent, scratch: bool) -> dict[str, Row]:
+def of_photos(tag: str, *, training: int, extent: Extent, scratch: bool) -> dict[str, Row]:
     """Return method -> row for photographs.
 
     Args:
         tag: of the network in timm.
+        training: how many images train.
         extent: how much is planned.
         scratch: whether a small net is trained from scratch, too.
     """
@@ -59,7 +62,8 @@ def of_photos(tag: str, *, extent: Extent, scratch: bool) -> dict[str, Row]:
     network = {"backbone": {"name": "timm", "tag": tag}, "dim": "features", **seen}
     headless = {"backbone": {"name": "timm", "tag": tag, "head": "none"}, **seen}
     rows = _on_features(headless, network, {"freeze": "trunk"}, extent)
-    tuned = network | {"training": _FINE_TUNED}
+    longer = {"epochs": 20} if extent == "full" else {}
+    tuned = network | {"training": _FINE_TUNED | longer | _steps(training)}
     for loss, name in (("arcface", "ArcFace"), ("proxy_anchor", "ProxyAnchor")) if extent != "quick" else ():
         settings = {"label": f"{name}, fine-tuned", "loss": loss, **tuned}
         seeds = 3 if extent == "full" else 1
@@ -68,6 +72,13 @@ def of_photos(tag: str, *, extent: Extent, scratch: bool) -> dict[str, Row]:
         small = {"label": "ArcFace, small net from scratch", "loss": "arcface", "backbone": "compact"}
         rows["scratch_arcface"] = Row(small | {"view": seen["view"]}, 1, "trains a small net from scratch", "scratch")
     return rows
+
+
+def _steps(training: int) -> Settings:
+    """Return the steps of an epoch where one pass over the images that train would be too few."""
+    once = max(training // BATCH, 1)
+    steps = min(LEAST_STEPS, MOST_PASSES * once)
+    return {"steps_per_epoch": steps} if steps > once else {}
 
 
 def of_vectors(*, extent: Extent) -> dict[str, Row]:
@@ -118,12 +129,13 @@ class Measured:
 
     def seconds(self, row: Row, *, images: int, training: int) -> float:
         """Return what a row will take on one core: training, embedding and evaluation of all its seeds."""
-        epochs = (row.settings.get("training") or {}).get("epochs", 15)
+        settings = row.settings.get("training") or {}
+        seen = settings.get("epochs", 15) * max(settings.get("steps_per_epoch", 0) * BATCH, training)
         each = {
             "features": images * self.forward,
             "head": 3.0,
-            "fine-tuned": epochs * training * self.step + images * self.forward,
-            "scratch": epochs * training * self.forward,
+            "fine-tuned": seen * self.step + images * self.forward,
+            "scratch": seen * self.forward,
         }[row.cost]
         return row.seeds * (each + evaluation(images - training))
 
