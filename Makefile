@@ -12,6 +12,8 @@ export DO_NOT_TRACK := 1
 # What runs whole workflows, a cluster, a browser or many processes, or kills and starves them; other tests are of units.
 SYSTEM := workflow or slurm or browser or faults or processes
 PYTEST := OMP_NUM_THREADS=1 pytest -n auto
+# Whole workflows also wait, for daemons, locks and clocks: one worker more than there are processors.
+ONE_MORE := -n $$(($$(getconf _NPROCESSORS_ONLN) + 1))
 # Tools that install the rest, or look at it, are pinned here; everything else in requirements.lock.
 UV := uv==0.13.9
 AUDIT := pip-audit==2.10.1
@@ -50,7 +52,7 @@ test: env ## linters, types and every test of a unit; COVER=yes also says which 
 test-all: test test-system ## everything: `make test`, then whole workflows, SLURM, browser and faults
 
 test-system: env ## real Snakemake, DVC, SLURM and browser; processes killed, disks full, files damaged
-	$(PYTEST) --dist loadgroup -m "$(SYSTEM)"
+	$(PYTEST) $(ONE_MORE) --dist loadgroup -m "$(SYSTEM)"
 
 style: env
 	@ruff check . && ruff format --check . && snakefmt --check Snakefile workflow/rules
