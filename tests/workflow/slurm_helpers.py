@@ -10,9 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 if TYPE_CHECKING:
     from conftest import Workspace
 
+ON_SLURM = [
+    pytest.mark.slurm,
+    pytest.mark.xdist_group("slurm"),
+    pytest.mark.workflow,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("slurm"),
+]
 PROFILE = "workflow/profiles/slurm"
 
 

@@ -5,16 +5,9 @@ from __future__ import annotations
 import shutil
 import subprocess
 
-import pytest
-from slurm_helpers import PROFILE, fit_to_one_node, jobs_of, scontrol
+from slurm_helpers import ON_SLURM, PROFILE, fit_to_one_node, jobs_of, scontrol
 
-pytestmark = [
-    pytest.mark.slurm,
-    pytest.mark.xdist_group("slurm"),
-    pytest.mark.workflow,
-    pytest.mark.slow,
-    pytest.mark.usefixtures("slurm"),
-]
+pytestmark = ON_SLURM
 
 SUBMIT = ["--workflow-profile", PROFILE, "--slurm-partition-config", f"{PROFILE}/partitions.yaml", "--jobs", "3"]
 RUNS = [f"digits/{method}+training.epochs=2/seed0" for method in ("contrastive", "laplace", "cosine")]

@@ -7,15 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from slurm_helpers import PROFILE, fit_to_one_node, jobs_of, running_for, scontrol, wait_for
+from slurm_helpers import ON_SLURM, PROFILE, fit_to_one_node, jobs_of, running_for, scontrol, wait_for
 
-pytestmark = [
-    pytest.mark.slurm,
-    pytest.mark.xdist_group("slurm"),
-    pytest.mark.workflow,
-    pytest.mark.slow,
-    pytest.mark.usefixtures("slurm"),
-]
+pytestmark = ON_SLURM
 
 # A new loss is one file; this one takes its time while the file `slow` exists, and is otherwise the softmax.
 SLOW_LOSS = '''"""Softmax that can be slowed down."""

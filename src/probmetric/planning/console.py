@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from probmetric.io import FileError
 from probmetric.metrics import label
 from probmetric.runs.folder import RunFolder
+from probmetric.runs.names import log_file
 
 if TYPE_CHECKING:
     from probmetric.planning.workflow import WorkflowPlan
@@ -68,7 +69,7 @@ class Progress:
         runs = [self.about[job][1]["run"] for job in self.running]
         if not runs or self.clock() - self.told < QUIET_SECONDS:
             return
-        said = [" ".join([run, *_last_line(Path(f"logs/run/{run}.log"))]) for run in runs[:MOST_RUNNING]]
+        said = [" ".join([run, *_last_line(log_file(run))]) for run in runs[:MOST_RUNNING]]
         more = f", and {len(runs) - MOST_RUNNING} more" if len(runs) > MOST_RUNNING else ""
         yield self._line(f"running: {'; '.join(said)}{more}")
 

@@ -27,6 +27,11 @@ NoiseKind = Literal["uniform", "nearest"]
 _LABEL_NOISE = re.compile(r"(?P<kind>noise|uniform|nearest)(?P<rate>[0-9]*\.?[0-9]+)(?:s(?P<seed>[0-9]{1,19}))?")
 
 
+def log_file(run: str) -> Path:
+    """Return where the log of a run lies, as the workflow's rule writes it."""
+    return Path(f"logs/run/{run}.log")
+
+
 def data_name(dataset: str, noise: float) -> str:
     """Return the folder name of a prepared dataset or of its noisy variant, `glyphs+noise0.2`."""
     return f"{dataset}+noise{noise:g}" if noise else dataset

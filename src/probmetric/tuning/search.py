@@ -25,7 +25,7 @@ from probmetric.process import call
 from probmetric.runs.folder import RunFolder, validations
 from probmetric.runs.identity import REGISTRIES
 from probmetric.runs.made import Judge
-from probmetric.runs.names import RESULTS, with_fold
+from probmetric.runs.names import RESULTS, log_file, with_fold
 from probmetric.runs.plan import Run
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class Search:
     def _require_some_success(self, count: int) -> None:
         if all(trial.objective is None for trials in self.trials.values() for trial in trials):
             run = next(iter(self.trials.values()))[0].runs[0]
-            raise TuningError(f"none of the first {count} trial(s) could be trained; see logs/run/{run}.log.")
+            raise TuningError(f"none of the first {count} trial(s) could be trained; see {log_file(run)}.")
 
 
 def _distinct(lists: Iterable[Sequence[Run]]) -> list[Run]:
@@ -278,7 +278,7 @@ def train_runs(runs: Sequence[Run], options: Sequence[str] = ()) -> None:
 
 def _logs_of(names: Sequence[str]) -> dict[str, int]:
     """Return when the log of each run was last written, in nanoseconds; 0 where there is none."""
-    logs = {name: Path("logs/run", f"{name}.log") for name in names}
+    logs = {name: log_file(name) for name in names}
     return {name: log.stat().st_mtime_ns if log.exists() else 0 for name, log in logs.items()}
 
 
