@@ -198,6 +198,13 @@ def test_a_foreign_archive_is_refused_by_digest(tmp_path):
         prepare("cub", raw, tmp_path / "out", subset=False)
 
 
+def test_a_foreign_archive_once_accepted_is_refused_without_the_option(tmp_path):
+    raw = miniatures.build("cub", tmp_path / "raw")
+    prepare("cub", raw, tmp_path / "out")
+    with pytest.raises(DataError, match=r"CUB_200_2011\.tgz is not the published file: MD5"):
+        prepare("cub", raw, tmp_path / "again", subset=False)
+
+
 def test_an_archive_that_changes_after_first_use_is_refused(tmp_path):
     raw = miniatures.build("sop", tmp_path / "raw")
     prepare("sop", raw, tmp_path / "out")

@@ -64,6 +64,14 @@ def test_files_of_the_same_name_are_told_apart_by_their_folder(tmp_path):
     assert (tmp_path / "mnist" / "images.bin").read_bytes() != (tmp_path / "fashion_mnist" / "images.bin").read_bytes()
 
 
+def test_files_of_a_common_name_outside_any_home_are_nobodys(tmp_path):
+    miniatures.build("mnist", tmp_path / "raw", "folder")
+    names = ["mnist", "fashion_mnist"]
+    assert [row.state for row in data_status(tmp_path / "raw", tmp_path, names)] == ["missing", "missing"]
+    (tmp_path / "raw").rename(tmp_path / "MNIST")  # `raw: .../MNIST` names the folder itself
+    assert [row.state for row in data_status(tmp_path / "MNIST", tmp_path, names)] == ["ready", "missing"]
+
+
 @pytest.mark.parametrize("content", ["", "null", "[1]", '{"images": "many"}', "[" * 100_000], ids=range(5))
 def test_a_damaged_summary_is_said(tmp_path, content):
     folder = tmp_path / "digits"

@@ -459,6 +459,21 @@ def test_the_plan_of_a_study_has_a_digest_that_can_be_committed_before_its_resul
     assert f"the plan of smoke is {other.plan_digest('smoke')}, not {digest}" in other.notice()
 
 
+def test_metrics_are_those_of_the_runs_own_settings(tmp_path, monkeypatch):
+    shutil.copytree(ROOT / "workflow", tmp_path / "workflow")
+    monkeypatch.chdir(tmp_path)
+    values = read_yaml(ROOT / "params.yaml") | {"experiments": ["far"]}
+    method = {"loss": "arcface", "change": {"evaluation.ks": [1, 16]}}
+    runs = [{"datasets": ["digits"], "methods": ["far"], "seeds": [0]}]
+    text = {"title": "far", "runs": runs, "methods": {"far": method}, "metrics": ["retrieval/recall_at_16"]}
+    path = tmp_path / "workflow" / "experiments" / "far.yaml"
+    path.write_text(json.dumps(text))
+    assert len(WorkflowPlan.from_config(values).runs) == 1
+    path.write_text(json.dumps(text | {"metrics": ["retrieval/recall_at_8"]}))
+    with pytest.raises(ConfigError, match=r"needs 8 in evaluation.ks .* now \(1, 16\)"):
+        WorkflowPlan.from_config(values)
+
+
 def test_two_methods_of_one_label_are_told_before_any_job(tmp_path, monkeypatch):
     shutil.copytree(ROOT / "workflow", tmp_path / "workflow")
     monkeypatch.chdir(tmp_path)

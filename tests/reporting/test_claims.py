@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import re
+import shutil
 from itertools import product
 from pathlib import Path
 
@@ -396,6 +397,16 @@ def test_training_has_converged_if_twice_as_much_gains_little_in_the_claims_metr
     if not met:
         (reason,) = finding.unmet
         assert reason.endswith("had not converged: 0.012 better after 12 instead of 6 epochs")
+
+
+def test_without_run_folders_a_claim_that_needs_convergence_is_not_testable(tmp_path):
+    """`probmetric figure` draws from runs.parquet, also where the results were removed."""
+    context = of_lengths(tmp_path, {"digits/a+training.epochs=6": HIGH, "digits/a+training.epochs=12": HIGH})
+    shutil.rmtree(context.results)
+    claim = make(tmp_path, needs=["converged"], kind="exceeds", threshold=0.5, against=[])
+    (finding,) = evaluate_claims(dataclasses.replace(context), [claim])
+    (reason,) = finding.unmet
+    assert reason.endswith("has no learning curve left, so nobody knows whether it had converged")
 
 
 def test_lower_is_better_converges_downwards(tmp_path):

@@ -114,6 +114,8 @@ def test_a_loss_that_falls_below_zero_is_drawn_as_falling(workspace):
 
 def test_methods_keep_their_colour_and_never_share_it():
     few = _style.looks(["contrastive", "proxy_nca", "raw_pixels"])
+    floors = _style.looks(["raw_pixels", "untrained", "pixel_noise", "pixel_contrast"])
+    assert {look.colour for look in floors.values()} <= set(_style._GREYS)
     many = [f"method{number}" for number in range(20)]
     assert few == _style.looks(["raw_pixels", "proxy_nca", "contrastive"])
     looks = _style.looks(many)

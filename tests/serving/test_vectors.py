@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
 from probmetric.cli import main
 from probmetric.cli.vectors import promised
@@ -204,6 +205,37 @@ def test_what_could_be_certified_is_found_by_one_search(tmp_path, monkeypatch):
         promised(gallery, options, None, queries, names)
     assert calls == [1]
     assert gallery.certificates == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["search", "v.npz", "v.npz", "--withhold", "0"], "--withhold"),
+        (["search", "v.npz", "v.npz", "--any-image"], "--any-image"),
+        (["search", "v.npz", "v.npz", "--explain", "why"], "--explain"),
+        (["search", "v.npz", "v.npz", "--splits", "train"], "--splits"),
+        (["search", "model", "photos", "--label", "kind"], "--label"),
+        (["certify", "model", "gallery", "--risk", "0.1", "--trained-on", "v.npz"], "--trained-on"),
+        (["report", "demo", "--output", "page.html"], "--output"),
+    ],
+)
+def test_options_that_would_say_nothing_are_refused(tmp_path, monkeypatch, capsys, arguments, option):
+    """A guard that is ignored, such as --withhold on vectors, would be believed."""
+    as_npz(tmp_path / "v.npz", *blobs(30))
+    (tmp_path / "photos").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "photos" / "a.png")
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    assert f"{option} says nothing of" in capsys.readouterr().err
+
+
+def test_a_group_is_a_column_of_the_queries_only(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    frame(*blobs(30)).to_parquet("gallery.parquet")
+    rows, labels = blobs(40, seed=1)
+    frame(rows, labels, walk=np.arange(len(rows)) // 2).to_parquet("queries.parquet")
+    assert main(["certify", "gallery.parquet", "queries.parquet", "--risk", "0.2", "--group", "walk"]) == 0
+    assert "in groups like the" in capsys.readouterr().out
 
 
 def test_try_answers_and_withholds(capsys):

@@ -146,7 +146,7 @@ def test_a_parent_has_the_means_over_its_seeds(tracked):
     seeds = [found["digits", f"digits/contrastive/seed{seed}"] for seed in (0, 1)]
     parent = found["digits", "digits/contrastive"]
     assert parent["name"] == "contrastive (2 seeds)"
-    assert parent["params"] == {"noise": "0.0", "seeds": "0, 1"}
+    assert parent["params"] == {"noise": "0", "seeds": "0, 1"}
     assert parent["tags"]["probmetric.method"] == "contrastive"
     assert parent["tags"]["probmetric.experiment.study"] == "true"
     assert parent["times"][0] == min(seed["times"][0] for seed in seeds)

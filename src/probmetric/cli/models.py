@@ -100,6 +100,7 @@ def search(options: argparse.Namespace) -> None:
     if all(map(is_vectors, places)):
         vectors_command.search(options)
         return
+    vectors_command.check_unused(options, vectors_command.OF_VECTORS, "images")
     stored = present(places[0] / INDEX)
     if stored and len(places) < 2:
         raise ServingError(f"{places[0]} is a gallery; name images to search for after it.")
@@ -125,6 +126,7 @@ def certify(options: argparse.Namespace) -> None:
     if is_vectors(options.model):
         vectors_command.certify(options)
         return
+    vectors_command.check_unused(options, vectors_command.OF_VECTORS, "images")
     if options.gallery is None:
         raise ServingError("name the gallery to certify: probmetric certify MODEL GALLERY [CALIBRATION]")
     groups = None

@@ -30,6 +30,7 @@ def report(options: argparse.Namespace) -> None:
     if is_vectors(options.experiment):
         vectors.report(options)
         return
+    vectors.check_unused(options, {**vectors.OF_VECTORS, "group": "", "output": None}, "an experiment")
     from probmetric.reporting.report import make_report  # Matplotlib, which a page of vectors does without
 
     make_report(_plan(options), options.threads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,20 @@ from probmetric.trust.certificates import Certificate, CertificateError
 log = logging.getLogger(__name__)
 TRIED = 0.25  # share of the letters that ask
 STEPS = 10  # of a page, for the progress bar
+OF_IMAGES = {"splits": ("test",), "withhold": 1.0, "any_image": False, "explain": None, "plugin": []}
+OF_VECTORS = {"label": "", "trained_on": None}
 OTHER_RISKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
+
+
+def check_unused(options: argparse.Namespace, defaults: Mapping[str, Any], what: str) -> None:
+    """Refuse options that say nothing of `what` was named: those that are not at their defaults.
+
+    Raises:
+        ServingError: one is used.
+    """
+    for name, default in defaults.items():
+        if getattr(options, name, default) != default:
+            raise ServingError(f"--{name.replace('_', '-')} says nothing of {what}; leave it out.")
 
 
 def certify(options: argparse.Namespace) -> None:
@@ -133,6 +146,7 @@ def sentence(certificate: Certificate, folder: Path, gallery: Gallery, handed: i
 
 def search(options: argparse.Namespace) -> None:
     """Ask the vectors of some files in the gallery of another."""
+    check_unused(options, OF_IMAGES, "files of vectors")
     place, files = Path(options.model), options.images
     stored = (place / INDEX).is_file()
     gallery = Gallery.open(place) if stored else _searched(place, options)

@@ -47,7 +47,7 @@ COLUMNS = {
     "true_probability": "P(its class | image), exact, among the classes of its split",
     "bayes_probability": "largest P(class | image), exact",
     "entropy": "entropy of P(class | image), in nats, exact",
-    "label_true": "class before labels were made wrong",
+    "clean_label": "class before labels were made wrong",
 }
 
 

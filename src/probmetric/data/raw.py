@@ -51,7 +51,7 @@ class RawFiles:
         subset: accept archives and counts other than the published ones.
         progress: show progress bars.
         notes: remarks for summary.json.
-        homes: for datasets whose files have common names, the only subfolders searched.
+        homes: for datasets whose files have common names, the only subfolders searched; or `folder` is in one of them.
         listed: folder -> the folders in it and in these, kept because a dataset may have many.
     """
 
@@ -85,7 +85,8 @@ class RawFiles:
             return
         for home in self.homes or (self.name,):
             yield from self._below(self.folder / home, relative)
-        yield self.folder / relative
+        if not self.homes or {*self.folder.parts} & {*self.homes}:
+            yield self.folder / relative
         if not self.homes:
             yield from self._below(self.folder, relative)
 
@@ -135,9 +136,10 @@ class RawFiles:
         record_path, state = path.parent / RECORD, _state(path)
         record = _read_record(record_path)
         seen = record.get(path.name, {})
-        if seen.get("state") == state:
+        published = bool(file.md5) and not self.subset
+        if seen.get("state") == state and seen.get("published", False) >= published:
             return
-        if file.md5 and not self.subset and (md5 := _md5(path)) != file.md5:
+        if published and (md5 := _md5(path)) != file.md5:
             raise DataError(
                 f"{path} is not the published file: MD5 {md5}, published {file.md5} ({state[0]:,} bytes). The "
                 "download is incomplete or another version; get it again, or set the option subset: true to accept it."
@@ -149,7 +151,8 @@ class RawFiles:
                 f"{seen['sha256'][:12]}... in {record_path}. Restore it, or delete that record to accept the new file."
             )
         try:
-            write_json(record_path, record | {path.name: {"state": state, "sha256": sha256}})
+            entry = {"state": state, "sha256": sha256, "published": published}
+            write_json(record_path, record | {path.name: entry})
         except FileError:
             self.notes.append(f"{path.parent} is read-only: the digest of {path.name} is not recorded")
 

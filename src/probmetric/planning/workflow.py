@@ -137,9 +137,6 @@ class WorkflowPlan:
         report["plan"] = self.plan_digest(experiment)
         report["committed"] = "" if planned.substitution else planned.spec.plan
         report |= planned.searched
-        if planned.substitution:
-            report["substituted"] = planned.substitution.source
-            report["left_out"] = dict(planned.left_out)
         return ReportPlan(
             experiment=experiment,
             shown=shown,
@@ -276,7 +273,8 @@ def _check_report(params: Params, name: str, planned: PlannedExperiment) -> None
         except ValueError as error:
             raise ConfigError(f"experiment {name}: figures: {error}") from None
     sets = [UNANSWERABLE, *(other for run in planned.runs for other in strangers(params, run.settings.dataset))]
-    check_metrics(f"experiment {name}", planned.spec.metrics, ks=params.evaluation.ks, ood=sets)
+    ks = sorted({k for run in planned.runs for k in run.settings.evaluation.ks})
+    check_metrics(f"experiment {name}", planned.spec.metrics, ks=ks, ood=sets)
 
 
 def write_schemas(folder: Path) -> list[Path]:
@@ -328,7 +326,9 @@ def check_metrics(where: str, metrics: Iterable[str], *, ks: Iterable[int], ood:
         group, _, last = name.rpartition("/")
         at_k = _AT_K.fullmatch(last)
         if at_k and f"{group}/recall_at_1" in computed:
-            raise ConfigError(f"{where}: metric {name!r} needs {at_k[1]} in evaluation.ks of params.yaml, now {ks}.")
+            raise ConfigError(
+                f"{where}: metric {name!r} needs {at_k[1]} in evaluation.ks (params.yaml, or the method), now {ks}."
+            )
         if group.startswith("ood/"):
             sets = ", ".join(ood) or "none"
             measured = ", ".join(metric.name for metric in METRICS if "ood" in metric.groups)

@@ -68,8 +68,6 @@ class ReportContext:
         budgets: method -> training runs spent on choosing its settings; others had none.
         tuned: method with settings a search chose -> the method whose settings they are.
         tuned_on: method with settings a search chose -> the dataset it chose them on.
-        substituted: the experiment whose datasets this one replaces; empty where nothing is replaced.
-        left_out: method of that experiment -> why it cannot run on the substitute.
         plan: digest of the runs with their settings, the metrics and the claims, as planned.
         committed: the same as the experiment file has it, written before there were results; empty where it has none.
         stale: run -> why, of the runs whose results are not what is planned and that are not shown.
@@ -88,8 +86,6 @@ class ReportContext:
     budgets: Mapping[str, int] = field(default_factory=dict)
     tuned: Mapping[str, str] = field(default_factory=dict)
     tuned_on: Mapping[str, str] = field(default_factory=dict)
-    substituted: str = ""
-    left_out: Mapping[str, str] = field(default_factory=dict)
     plan: str = ""
     committed: str = ""
     stale: Mapping[str, str] = field(default_factory=dict)

@@ -189,6 +189,11 @@ class Model:
         options = component.options | {"keep_samples": True}
         return replace(self.predictor, uncertainty=create_uncertainty(component.name, **options))
 
+    @property
+    def device(self) -> torch.device:
+        """Return where the network lies: the CPU for one without parameters."""
+        return next(iter(self.predictor.encoder.parameters()), torch.empty(0)).device
+
     def _batches(
         self, images: Sequence[Any], unreadable: dict[int, DataError], seen: list[np.ndarray]
     ) -> Iterator[torch.Tensor]:
@@ -196,8 +201,7 @@ class Model:
 
         What the images look like is added to `seen`; what is wrong with others to `unreadable`, by row.
         """
-        device = next(iter(self.predictor.encoder.parameters()), torch.empty(0)).device
-        for batch in readable_batches(LooseImages(images, eye=self.eye), self.eye, device, unreadable):
+        for batch in readable_batches(LooseImages(images, eye=self.eye), self.eye, self.device, unreadable):
             seen.append(looks(batch))
             yield batch
 
@@ -404,7 +408,7 @@ def explain(model: Model, answers: Sequence[Answer], folder: Path) -> list[Path]
     shown = [(answer.image, answer.matches[0].path) for answer in answers if answer.matches]
     with new_folder(folder, WHAT) as new:
         for number, pair in enumerate(shown, start=1):
-            seen = model.preprocess(list(pair)).to(next(encoder.parameters()).device)
+            seen = model.preprocess(list(pair)).to(model.device)
             picture = draw_match(encoder, seen, SIDE)
             if picture is None:
                 raise ServingError(

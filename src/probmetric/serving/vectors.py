@@ -259,10 +259,10 @@ def calibrating(
         ServingError: nothing can be held out.
         CertificateError: the model was trained on all queries.
     """
-    vectors = read_vectors(file, label=label, group=group)
+    vectors = read_vectors(file, label=label, group="" if queries else group)
     if vectors.hits is not None and trained_on:
         raise ServingError(f"{file} has no vectors to be compared with --trained-on: leave those queries out of it.")
-    trained = read_vectors(trained_on, label=label) if trained_on else None
+    trained = read_vectors(trained_on) if trained_on else None
     gallery, calibration = vectors.parts
     if queries is not None:
         calibration = read_vectors(queries, label=label, group=group)

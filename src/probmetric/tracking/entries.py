@@ -32,7 +32,7 @@ _REPORT_SUFFIXES = {".csv", ".html", ".json", ".md", ".pdf", ".png", ".tex"}
 _ENVIRONMENT = ("versions", "hardware")
 _LONGEST_TEXT = 5000
 _CURVES = ("train_loss", "val_metric")
-_VIEW = 4  # raised when other things are written of the same files
+_VIEW = 5  # raised when other things are written of the same files
 
 Point = tuple[str, float, int, int]
 """Name, value, milliseconds since the epoch and step of a metric."""
@@ -218,7 +218,7 @@ def parent_entry(children: Sequence[Run]) -> Entry:
         name=key.variant + (f" noise{key.noise:g}" if key.noise else "") + f" ({count})",
         start=min(child.info.start_time for child in children),
         end=end,
-        params=_texts({"noise": str(key.noise), "overrides": key.overrides, "seeds": seeds}),
+        params=_texts({"noise": f"{key.noise:g}", "overrides": key.overrides, "seeds": seeds}),
         tags=_texts(tags | dict.fromkeys(sorted(members), "true")),
         metrics=[(name, fmean(child.data.metrics[name] for child in children), end, 0) for name in names],
     )

@@ -70,7 +70,10 @@ def _gain_of_longer(context: ReportContext, claim: Claim, data: str, variant: st
     if variant not in measured:
         return f"has no {claim.metric}"
     alike = [name for name in measured if _but_for_length(measured[name].key) == _but_for_length(measured[variant].key)]
-    epochs = {name: min(len(run.history) for run in _trained_by(context, data, name)) for name in alike}
+    trained = {name: _trained_by(context, data, name) for name in alike}
+    epochs = {name: min(len(run.history) for run in runs) for name, runs in trained.items() if runs}
+    if variant not in epochs:
+        return "has no learning curve left, so nobody knows whether it had converged"
     longer = [name for name in epochs if epochs[name] >= 2 * epochs[variant]]
     shorter = [name for name in epochs if 2 * epochs[name] <= epochs[variant]]
     if not longer and not shorter:

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from probmetric.reporting.answers import is_floor
 from probmetric.reporting.experiment import ReportContext
 
 WIDTH = 7.2
@@ -23,7 +24,6 @@ BLUE, ORANGE = "#0072B2", "#D55E00"
 # The first seven are those of Okabe and Ito without yellow and black: apart for colour-blind readers and in print.
 _PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6A3D9A", "#8C2D04")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.2, 1.2, 1.2)))
-_FLOORS = ("raw_pixels", "pixels", "raw", "untrained", "random")
 _GREYS = ("#555555", "#999999", "#777777", "#BBBBBB", "#333333")
 
 
@@ -118,7 +118,7 @@ def looks(variants: Iterable[str]) -> dict[str, Look]:
     rounds = -1
     greys = iter(_GREYS * 9)
     for variant in sorted(set(variants)):
-        if variant.partition("+")[0] in _FLOORS:
+        if is_floor(variant):
             chosen[variant] = Look(next(greys), _DASHES[2])
             continue
         if not free:
