@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Print how large and how entangled the package is: `make size`, or `.ci/size.py FOLDER` for a part of it.
 
-Code lines are lines that hold a token which is neither comment nor docstring. Import circles count lazy imports and
-imports for type checkers too.
+Code lines are lines that hold a token which is neither comment nor docstring (of attributes, too). Import circles count
+lazy imports and imports for type checkers too.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "probmetric"
 SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 LARGEST = 6
 
 
 def code_lines(text: str) -> int:
     """Count the lines of a module that hold code."""
     tree = ast.parse(text)
-    documented = (node for node in ast.walk(tree) if isinstance(node, DOCUMENTED) and ast.get_docstring(node))
-    docstrings = {line for node in documented for line in range(node.body[0].lineno, node.body[0].end_lineno + 1)}
+    alone = (node.value for node in ast.walk(tree) if isinstance(node, ast.Expr))
+    constants = (value for value in alone if isinstance(value, ast.Constant))
+    texts = (node for node in constants if isinstance(node.value, str))
+    docstrings = {line for node in texts for line in range(node.lineno, node.end_lineno + 1)}
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in SILENT:

@@ -194,7 +194,9 @@ def report(options: argparse.Namespace) -> None:
             bar.set_description(text)
             bar.update()
 
-        print(write_page(gallery, output, file.stem, step, queries))
+        page = write_page(gallery, output, file.stem, step, queries)
+        bar.update(STEPS - bar.n)  # lists of an index need fewer
+    print(page)
 
 
 def migrate_gallery(options: argparse.Namespace) -> None:
