@@ -57,7 +57,8 @@ def of_search(path: Path) -> int:
         numbers = {"best": max(reached), "median of the trials": median(reached)}
         numbers |= {"first trial": float(tried[0]["objective"])} if tried[0]["objective"] else {}
         numbers |= {"training, s": sum(float(each["seconds"] or 0) for each in tried)}
-        numbers |= {"at trial": int(best["trial"]), "budget": len(tried), "failed": len(tried) - len(reached)}
+        numbers |= {"at trial": int(best["trial"]), "failed": len(tried) - len(reached)}
+        numbers |= {"budget": sum(len(each["runs"].split()) for each in tried)}
         for name, value in numbers.items():
             assert rounded(said[name], value), (path, row[0], name, said[name], value)
         compared += len(numbers)
