@@ -217,6 +217,8 @@ def test_what_could_be_certified_is_found_by_one_search(tmp_path, monkeypatch):
         (["search", "model", "photos", "--label", "kind"], "--label"),
         (["certify", "model", "gallery", "--risk", "0.1", "--trained-on", "v.npz"], "--trained-on"),
         (["report", "demo", "--output", "page.html"], "--output"),
+        (["report", "v.npz", "--plan", "plan.json"], "--plan"),
+        (["search", "model", "gallery", "photos", "--splits", "train"], "--splits"),
     ],
 )
 def test_options_that_would_say_nothing_are_refused(tmp_path, monkeypatch, capsys, arguments, option):
@@ -224,6 +226,7 @@ def test_options_that_would_say_nothing_are_refused(tmp_path, monkeypatch, capsy
     as_npz(tmp_path / "v.npz", *blobs(30))
     (tmp_path / "photos").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "photos" / "a.png")
+    Gallery.from_vectors(*blobs(2)).save(tmp_path / "gallery")
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
     assert f"{option} says nothing of" in capsys.readouterr().err

@@ -104,6 +104,8 @@ def search(options: argparse.Namespace) -> None:
     stored = present(places[0] / INDEX)
     if stored and len(places) < 2:
         raise ServingError(f"{places[0]} is a gallery; name images to search for after it.")
+    if stored:
+        vectors_command.check_unused(options, {"splits": ("test",)}, "a gallery")
     images = in_folders(places[stored:]).images
     if options.group not in ("", FOLDER) or (options.group and not options.csv):
         raise ServingError(
@@ -148,6 +150,7 @@ def _items(place: Path, options: argparse.Namespace) -> LooseImages:
     for folder in (place, Path("data/prepared") / place):
         if (folder / "manifest.parquet").is_file():
             return prepared_images(folder, options.splits)
+    vectors_command.check_unused(options, {"splits": ()}, "a folder of images")
     return in_folders([place], follow_links=options.follow_links)
 
 

@@ -181,6 +181,7 @@ def _searched(place: Path, options: argparse.Namespace) -> Gallery:
 
 def report(options: argparse.Namespace) -> None:
     """Write the page of a file of vectors."""
+    check_unused(options, {"plan": None}, "files of vectors")
     file = Path(options.experiment)
     output = options.output or file.with_suffix(".html")
     check_new_file(output, is_ours)
