@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from brute_force import cosine_keys
 
+from probmetric.metrics.arrays import products
 from probmetric.retrieval import match_record, search
 from probmetric.retrieval.problem import build_problem
 from probmetric.retrieval.torch_engine import torch_nearest
@@ -112,3 +113,10 @@ def test_no_cosine_is_beyond_one():
     assert search(rows, rows, k=1).cosines.max() == 1.0
     assert search(rows, -rows, k=300).cosines.min() == -1.0
     assert match_record(rows, rows, np.arange(300) % 5, k=3)["cosine"].max() == 1.0
+
+
+def test_the_processors_invalid_flag_is_no_warning():
+    """OpenBLAS sets it for finite rows too, now and then; here it is set on purpose."""
+    raised = products(np.array([[np.inf]]), np.array([[0.0]]))
+    assert np.isnan(raised).all()
+    np.testing.assert_array_equal(products(np.eye(2), np.array([[3.0, 4.0]])), [[3.0], [4.0]])

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from probmetric.metrics.arrays import products
+
 SIDE, DIFFERENT, PIECES = 16, 6, 8
 PLAIN, CROWD = 24, 400
 
@@ -56,6 +58,6 @@ def _near(members: np.ndarray, marks: np.ndarray) -> np.ndarray:
     """Return pairs (P, 2) of `members` (n,) whose marks differ little."""
     bits = np.unpackbits(marks[members], axis=1).astype(np.float32)
     size = bits.sum(axis=1)
-    apart = size[:, None] + size[None] - 2 * bits @ bits.T
+    apart = size[:, None] + size[None] - 2 * products(bits, bits)
     first, second = np.nonzero(np.triu(apart <= DIFFERENT, k=1))
     return np.stack([members[first], members[second]], axis=1)

@@ -17,6 +17,7 @@ from probmetric.data.manifest import OptionError, read_table, values_of, verify_
 from probmetric.data.store import ImageStore
 from probmetric.data.variants import write_variant
 from probmetric.errors import nearest
+from probmetric.metrics.arrays import products
 
 Kind = Literal["uniform", "nearest"]
 NEIGHBOURS = 5
@@ -115,7 +116,7 @@ def nearest_classes(prepared_folder: str | Path, count: int = NEIGHBOURS) -> np.
     chosen = [np.flatnonzero((label == c) & (split == "train")).tolist() for c in classes]
     means = np.stack([np.mean([_thumbnail(store[row]) for row in rows], axis=0) for rows in chosen])
     squared = (means**2).sum(1)
-    distance = squared[:, None] + squared[None] - 2 * means @ means.T
+    distance = squared[:, None] + squared[None] - 2 * products(means, means)
     np.fill_diagonal(distance, np.inf)
     order = np.argsort(distance, axis=1, kind="stable")[:, : min(count, len(classes) - 1)]
     return classes[order]

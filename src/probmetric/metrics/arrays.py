@@ -68,6 +68,16 @@ def check_finite(array: Array, name: str) -> None:
         )
 
 
+def products(rows: Array, others: Array) -> Array:
+    """Return the dot products (A,B) of finite `rows` (A,M) and `others` (B,M), without a warning that is not theirs.
+
+    OpenBLAS computes with whole registers; what lies in their unused lanes is not in the result, but now and then sets
+    the flag that NumPy reads: "invalid value encountered in matmul" of finite rows (numpy#24067 and others).
+    """
+    with np.errstate(all="ignore"):
+        return rows @ others.T
+
+
 def check_unit_rows(array: Floats, name: str) -> None:
     """Raise a ValueError that names the first row of `array` (N,M) whose norm is neither 1 nor 0 (no direction)."""
     norms = row_norms(array)

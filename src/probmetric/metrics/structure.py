@@ -95,12 +95,12 @@ def singular_values(rows: Floats) -> Doubles:
     """
     if len(rows) <= rows.shape[1]:
         whole = rows.astype(np.float64)
-        gram = whole @ whole.T
+        gram = arrays.products(whole, whole)
     else:
         gram = np.zeros((rows.shape[1], rows.shape[1]))
         for start in range(0, len(rows), ROWS):
             block = rows[start : start + ROWS].astype(np.float64)
-            gram += block.T @ block
+            gram += arrays.products(block.T, block.T)
     return np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0))
 
 
@@ -118,7 +118,7 @@ def uniformity(rows: Floats) -> float:
     count, total, block = len(rows), 0.0, 1024
     for i in range(0, count, block):
         for j in range(i, count, block):
-            values = rows[i : i + block] @ rows[j : j + block].T
+            values = arrays.products(rows[i : i + block], rows[j : j + block])
             values -= np.float32(1)
             values *= np.float32(4)
             np.exp(values, out=values)
@@ -154,7 +154,8 @@ def _pair_distances(inside: Doubles, norm: float) -> tuple[float, float]:
     """Return mean and variance of 1 - u.v over the pairs of unit rows `inside` (n,M) whose sum has length `norm`."""
     count = len(inside)
     pairs = count * (count - 1)
-    gram = inside.T @ inside if count > inside.shape[1] else inside @ inside.T
+    across = inside.T if count > inside.shape[1] else inside
+    gram = arrays.products(across, across)
     lengths = np.einsum("ij,ij->i", inside, inside)
     mean = (norm**2 - lengths.sum()) / pairs
     second = (np.sum(gram**2) - np.sum(lengths**2)) / pairs

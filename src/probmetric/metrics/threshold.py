@@ -82,7 +82,7 @@ def _drawn(rows: Ints, generator: np.random.Generator) -> Ints:
 
 def _distances(a: Floats, b: Floats) -> Doubles:
     """Return the Euclidean distances (A,B) of unit rows (A,M) and (B,M)."""
-    return np.sqrt(np.maximum(2 - 2 * (a @ b.T).astype(np.float64), 0))
+    return np.sqrt(np.maximum(2 - 2 * arrays.products(a, b).astype(np.float64), 0))
 
 
 def _accepted(distances: Doubles, thresholds: Doubles) -> Doubles:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
+from probmetric.metrics import arrays
 from probmetric.metrics.arrays import Bools, Doubles, Floats, Ints
 from probmetric.metrics.ranked import Counts, query_spans
 from probmetric.retrieval import kernels
@@ -99,7 +100,7 @@ class _Scan:
     def tile(self, row: int, column: int) -> None:
         """Multiply and scan the tile that begins at this row and column; no other thread may add to its queries."""
         here, there = slice(row, row + self.size), slice(column, column + self.size)
-        products = self.task.queries.rows[here] @ self.task.gallery.rows[there].T
+        products = arrays.products(self.task.queries.rows[here], self.task.gallery.rows[there])
         if self.factor:
             products *= self.factor
             products += self.shift_q[here, None] + self.shift_g[there]

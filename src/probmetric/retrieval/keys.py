@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from probmetric.metrics.arrays import Doubles, Floats, Ints, row_norms
+from probmetric.metrics.arrays import Doubles, Floats, Ints, products, row_norms
 
 DistanceFunction = Callable[[Floats, Floats], Any]
 Distance = Literal["cosine", "euclidean", "poincare"] | DistanceFunction
@@ -78,12 +78,12 @@ def squared_norms(rows: Floats, steps: Doubles) -> Doubles:
 
 def keys(queries: Doubles, gallery: Doubles, distance: str, norms: Doubles) -> Doubles:
     """Return keys (B,N) of `queries` (B,M) against `gallery` (N,M), both from `on_grid`, of squared `norms` (N,)."""
-    products = queries @ gallery.T
+    values = products(queries, gallery)
     if distance == "euclidean":
-        products -= norms / 2
+        values -= norms / 2
     if distance == "poincare":
-        products *= -2.0
-        products += np.einsum("ij,ij->i", queries, queries)[:, None]
-        products += norms
-        products /= norms - 1.0
-    return products
+        values *= -2.0
+        values += np.einsum("ij,ij->i", queries, queries)[:, None]
+        values += norms
+        values /= norms - 1.0
+    return values

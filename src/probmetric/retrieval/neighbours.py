@@ -172,7 +172,7 @@ class Search:
                 queries: Array = self.queries[which[part]]
                 if exact:
                     queries = on_grid(queries, steps_of(queries, "cosine"))
-                values = queries @ searched.T
+                values = arrays.products(queries, searched)
                 if not np.isfinite(values[0]).all():
                     raise ValueError("a row is not finite")
                 self._strike(values, which[part], first)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from probmetric.metrics.arrays import Doubles, Floats, row_norms
+from probmetric.metrics.arrays import Doubles, Floats, products, row_norms
 from probmetric.metrics.ranked import Counts
 from probmetric.retrieval.keys import Distance, float32_error, keys, on_grid, squared_norms, steps_of
 from probmetric.retrieval.problem import FILTERED_DISTANCES, Problem
@@ -72,8 +72,8 @@ def undecided(problem: Problem) -> float:
 
 
 def _rough_keys(query: Floats, rows: Floats, distance: Distance) -> Doubles:
-    products = (rows @ query).astype(np.float64)
-    return products if distance == "cosine" else products - row_norms(rows) ** 2 / 2
+    values = products(rows, query[None])[:, 0].astype(np.float64)
+    return values if distance == "cosine" else values - row_norms(rows) ** 2 / 2
 
 
 @functools.cache
