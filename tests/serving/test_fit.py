@@ -1,5 +1,7 @@
 """The library without the workflow: any network, any dataset, in a few lines."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -155,10 +157,43 @@ def test_images_of_pils_are_seen_through_a_view():
     assert model.embed(np.zeros((9, 30, 3), np.uint8)).mean.shape == (1, 8)
 
 
+def test_a_pretrained_network_starts_from_lda_and_trains_as_init_plans():
+    body = network()
+    train(encoder=body, data=Blobs(3), dim=8, epochs=8)
+    lda = probmetric.fit(Blobs(0), copy.deepcopy(body), pretrained=True, epochs=0, device="cpu")
+    tuned = probmetric.fit(Blobs(0), copy.deepcopy(body), pretrained=True, device="cpu")
+    training = tuned.record.members[0].settings.training
+    assert (training.learning_rate, training.optimizer, training.batch_norm) == (1e-4, "adamw", "frozen")
+    assert (training.epochs, training.steps_per_epoch) == (10, 3)  # 120 images make one batch: three passes
+    assert tuned.predictor.encoder.dim == 8
+    recall = "retrieval/recall_at_1"
+    assert tuned.evaluate(Blobs(2))[recall] >= lda.evaluate(Blobs(2))[recall] - 0.01
+    assert not torch.equal(tuned.predictor.encoder.head.weight, lda.predictor.encoder.head.weight)
+    ours = probmetric.fit(Blobs(0), copy.deepcopy(body), pretrained=True, epochs=1, learning_rate=0.5, device="cpu")
+    assert ours.record.members[0].settings.training.learning_rate == 0.5
+
+
+def test_a_backbone_by_name_gets_its_published_weights():
+    tag = {"name": "timm", "tag": "tf_efficientnet_lite0.in1k"}
+    view = {"name": "photos", "size": 32}
+    model = train(data=Pictures(), encoder=tag, pretrained=True, view=view, epochs=0)
+    assert model.record.members[0].facts.pretrained_sha256
+    assert model.predictor.encoder.dim == 1280
+    again = train(data=Pictures(), encoder=tag, view=view, epochs=0)
+    assert again.record.members[0].facts.pretrained_sha256 is None
+
+
 def test_a_batch_of_tensors_is_many_images():
     model = train(epochs=0)
     assert len(model.embed(Blobs(2).x[:4])) == 4
     assert len(model.embed(Blobs(2).x[0])) == 1
+
+
+class Wide(nn.Module):
+    """A network that forgot to pool."""
+
+    def forward(self, inputs):
+        return inputs[:, :1].repeat(1, 20_000)
 
 
 @pytest.mark.parametrize(
@@ -179,6 +214,10 @@ def test_a_batch_of_tensors_is_many_images():
         ({"encoder": "compakt"}, "compact"),
         ({"encoder": {"name": "compact", "widht": 3}}, "width"),
         ({"loss": 3}, "loss|name|mapping"),
+        ({"pretrained": "weights.pth"}, "load them into it and give True"),
+        ({"data": Pictures(), "encoder": "compact", "pretrained": True}, r"50,176 features, .* takes 10 GB; choose"),
+        ({"data": Pictures(), "encoder": "compact", "pretrained": True, "dim": 8}, "publishes no weights"),
+        ({"encoder": Wide(), "pretrained": True}, r"20,000 features, .* takes 2 GB; choose a smaller dim"),
         ({"device": "tpu"}, "tpu"),
     ],
 )

@@ -37,4 +37,4 @@ from probmetric.config.params import (
     Tuning,
     check_store,
 )
-from probmetric.config.settings import EncoderSettings, Evaluation, RunSettings, Training
+from probmetric.config.settings import EncoderSettings, Evaluation, RunSettings, Training, fine_tuning

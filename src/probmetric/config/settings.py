@@ -119,6 +119,17 @@ class Training(Strict):
         return self
 
 
+def fine_tuning(images: int) -> dict[str, Any]:
+    """Return the settings of `training` for a whole pretrained network and `images` to train on.
+
+    Compared on validation classes of birds and cars (docs/guide/training.md). An epoch of few images has up to three
+    passes.
+    """
+    once = max(images // Training().batch_size, 1)
+    steps = min(LEAST_STEPS, MOST_PASSES * once)
+    return FINE_TUNING | ({"steps_per_epoch": steps} if steps > once else {})
+
+
 class Evaluation(Strict):
     """What is measured on the embeddings."""
 
@@ -129,6 +140,16 @@ class Evaluation(Strict):
     training_images: bool = Field(False, description="structure of the training embeddings; one more pass over those")
     seed: int = Field(0, ge=0, le=2**31 - 1)
 
+
+FINE_TUNING = {
+    "head_init": "lda",
+    "augment": "standard",
+    "batch_norm": "frozen",
+    "optimizer": "adamw",
+    "learning_rate": 1e-4,
+    "epochs": 10,
+}
+LEAST_STEPS, MOST_PASSES = 24, 3  # of an epoch
 
 DEFAULT_BACKBONE = BackboneChoice.model_construct(name="compact", options={})
 DEFAULT_UNCERTAINTY = UncertaintyChoice.model_construct(name="norm", options={})

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from probmetric.errors import nearest
 from probmetric.io import FileError, read_tensors, sha256_file
-from probmetric.registry import Flag, UnknownNameError
+from probmetric.registry import Flag, OptionValueError, UnknownNameError
 
 NESTED = ("state_dict", "model", "model_state_dict", "teacher")  # under which training scripts store weights
+LARGEST_HEAD = 1 << 28  # weights of the linear layer: 1 GB, and three more of gradients and moments
 WRAPPERS = ("module.", "_orig_mod.", "model.")
 
 
@@ -53,6 +54,11 @@ class Encoder(nn.Module):
     def _attach_head(self, num_features: int, dim: int) -> nn.Linear:
         """Add `head`, the linear layer (D -> M), and return it; M is D where `dim` is 0."""
         self.num_features, self.dim = num_features, dim or num_features
+        if num_features * self.dim > LARGEST_HEAD:
+            raise OptionValueError(
+                f"the network has {num_features:,} features, and a linear layer from them to {self.dim:,} dimensions "
+                f"takes {4e-9 * num_features * self.dim:,.0f} GB; choose a smaller dim, or pool what the network gives."
+            )
         self.head = nn.Linear(num_features, self.dim)
         return self.head
 

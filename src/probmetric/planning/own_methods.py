@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from probmetric.config import ConfigError, Training
+from probmetric.config import ConfigError, Training, fine_tuning
 
 if TYPE_CHECKING:
     import torch
@@ -23,13 +23,10 @@ NETWORK = "tf_efficientnet_lite0.in1k"
 PIXELS = 128
 FROZEN = "frozen"
 TIMED = 16  # images of the batch that is timed
-BATCH = Training().batch_size
-LEAST_STEPS, MOST_PASSES = 24, 3  # of an epoch of a network that is fine-tuned: few images are seen more often
 
 Settings = dict[str, Any]
 _NO_TRAINING = {"epochs": 0}
 _HEAD = {"head_init": "lda", "augment": "none", "optimizer": "adamw", "learning_rate": 1e-5, "epochs": 5}
-_FINE_TUNED = _HEAD | {"augment": "standard", "batch_norm": "frozen", "learning_rate": 1e-4, "epochs": 10}
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ def of_photos(tag: str, *, training: int, extent: Extent, scratch: bool) -> dict
     headless = {"backbone": {"name": "timm", "tag": tag, "head": "none"}, **seen}
     rows = _on_features(headless, network, {"freeze": "trunk"}, extent)
     longer = {"epochs": 20} if extent == "full" else {}
-    tuned = network | {"training": _FINE_TUNED | longer | _steps(training)}
+    tuned = network | {"training": fine_tuning(training) | longer}
     for loss, name in (("arcface", "ArcFace"), ("proxy_anchor", "ProxyAnchor")) if extent != "quick" else ():
         settings = {"label": f"{name}, fine-tuned", "loss": loss, **tuned}
         seeds = 3 if extent == "full" else 1
@@ -72,13 +69,6 @@ def of_photos(tag: str, *, training: int, extent: Extent, scratch: bool) -> dict
         small = {"label": "ArcFace, small net from scratch", "loss": "arcface", "backbone": "compact"}
         rows["scratch_arcface"] = Row(small | {"view": seen["view"]}, 1, "trains a small net from scratch", "scratch")
     return rows
-
-
-def _steps(training: int) -> Settings:
-    """Return the steps of an epoch where one pass over the images that train would be too few."""
-    once = max(training // BATCH, 1)
-    steps = min(LEAST_STEPS, MOST_PASSES * once)
-    return {"steps_per_epoch": steps} if steps > once else {}
 
 
 def of_vectors(*, extent: Extent) -> dict[str, Row]:
@@ -130,7 +120,7 @@ class Measured:
     def seconds(self, row: Row, *, images: int, training: int) -> float:
         """Return what a row will take on one core: training, embedding and evaluation of all its seeds."""
         settings = row.settings.get("training") or {}
-        seen = settings.get("epochs", 15) * max(settings.get("steps_per_epoch", 0) * BATCH, training)
+        seen = settings.get("epochs", 15) * max(settings.get("steps_per_epoch", 0) * Training().batch_size, training)
         each = {
             "features": images * self.forward,
             "head": 3.0,

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from probmetric.config import Component, ConfigError, EncoderSettings, parse
+from probmetric.config import Component, ConfigError, EncoderSettings, fine_tuning, parse
 from probmetric.data.choosing import Use
 from probmetric.data.images import Eye, ImageSource
 from probmetric.data.loose import LooseImages, dataset_images, image_of, is_dataset, item_classes
@@ -59,6 +59,7 @@ def fit(
     objective: Choice | None = None,
     validation: Any = None,
     dim: int | Literal["features"] | None = None,
+    pretrained: bool | str = False,
     view: Choice = "photos",
     seed: int = 0,
     device: str = "auto",
@@ -81,7 +82,10 @@ def fit(
             the last epoch.
         dim: M, size of the embedding: a linear layer (D -> M) is added. None takes the network's output for the
             embedding; the last `nn.Linear` of an `nn.Sequential` is then the layer that `laplace` looks at. A backbone
-            by name has 64 dimensions unless told otherwise.
+            by name has 64 dimensions unless told otherwise; with `pretrained`, as many as there are features.
+        pretrained: whether the encoder knows images already: a backbone by name gets its published weights (or those
+            of a file), a network of your own has its own. The defaults are then those of `probmetric init`: the linear
+            layer starts from LDA, all layers train at 1e-4, batch normalisation stands still, ten epochs.
         view: how images that are no tensors become input, such as {"name": "photos", "size": 128}.
         seed: of initial weights, batches and draws.
         device: "auto", "cpu", "cuda" or "cuda:1".
@@ -95,8 +99,14 @@ def fit(
         ServingError: no dataset, a network that gives no embeddings, or an uncertainty that cannot be fitted to it.
     """
     network = encoder if isinstance(encoder, nn.Module) else None
-    choices = {"loss": loss, "objective": objective, "view": view, "dim": dim}
-    choices |= {} if isinstance(encoder, nn.Module) else {"backbone": encoder}
+    if network is not None and not isinstance(pretrained, bool):
+        raise ConfigError("pretrained names weights, but the network is your own; load them into it and give True.")
+    if pretrained:
+        training = fine_tuning(len(dataset) if is_dataset(dataset) else 0) | training
+        dim = dim or (None if isinstance(encoder, Encoder) else "features")
+    choices: dict[str, Any] = {"loss": loss, "objective": objective, "view": view, "dim": dim}
+    if not isinstance(encoder, nn.Module):
+        choices |= {"backbone": encoder, "pretrained": pretrained or None}
     values: dict[str, Any] = {"dataset": "yours", "method": "fit", "seed": seed, "training": training}
     settings = parse(
         EncoderSettings, values | {name: each for name, each in choices.items() if each is not None}, "fit"
