@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 
+import probmetric
 from probmetric.cli import main
 from probmetric.cli.vectors import promised
 from probmetric.data.manifest import DataError
@@ -219,6 +221,9 @@ def test_what_could_be_certified_is_found_by_one_search(tmp_path, monkeypatch):
         (["report", "demo", "--output", "page.html"], "--output"),
         (["report", "v.npz", "--plan", "plan.json"], "--plan"),
         (["search", "model", "gallery", "photos", "--splits", "train"], "--splits"),
+        (["index", "model", "new", "photos", "--splits", "train"], "--splits"),
+        (["vectors", "model", "photos", "vectors.parquet", "--splits", "train"], "--splits"),
+        (["export", "model", "model.onnx", "--license", "MIT"], "--license"),
     ],
 )
 def test_options_that_would_say_nothing_are_refused(tmp_path, monkeypatch, capsys, arguments, option):
@@ -227,6 +232,8 @@ def test_options_that_would_say_nothing_are_refused(tmp_path, monkeypatch, capsy
     (tmp_path / "photos").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "photos" / "a.png")
     Gallery.from_vectors(*blobs(2)).save(tmp_path / "gallery")
+    images = torch.utils.data.TensorDataset(torch.rand(4, 3, 16, 16), torch.arange(4) % 2)
+    probmetric.fit(images, "compact", epochs=0, device="cpu").save(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
     assert f"{option} says nothing of" in capsys.readouterr().err

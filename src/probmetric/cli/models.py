@@ -37,6 +37,7 @@ def export(options: argparse.Namespace) -> None:
     """Run `probmetric export`."""
     place = options.place
     if place.suffix in (".onnx", ".pt2"):
+        vectors_command.check_unused(options, {"license": ""}, "a single file, which has no card")
         check_new_file(place)
     else:
         sources = (Path(options.run), RESULTS / options.run)
