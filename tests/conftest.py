@@ -27,7 +27,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Ctrl-C reaches what tests start, also below `nohup` or `&`; numba's machine code lies in one folder for all."""
+    """Ctrl-C reaches what tests start, also below `nohup` or `&`; numba's machine code lies in one folder for all.
+
+    Files written by this process need not outlast a power cut; processes that tests start wait for the disk.
+    """
+    os.fsync = lambda _: None
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "cache"):

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 PAIR = """
 import pathlib, time, pytest
 
@@ -17,6 +19,7 @@ def test_one(number, worker_id):
 """
 
 
+@pytest.mark.processes
 def test_pytest_and_its_plugin_keep_groups_together(tmp_path):
     """Of two workers one runs both tests; with some pairs of releases the groups are forgotten without a word."""
     (tmp_path / "test_pair.py").write_text(PAIR)

@@ -171,6 +171,7 @@ def test_every_kind_of_wrong_labels_has_a_panel_that_begins_at_the_clean_ones():
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_several_processes_draw_the_figures_that_one_draws(study):
     two = dataclasses.replace(study, figures=("metric_per_method", "roc"))
     expected = {path: path.read_bytes() for path in draw_all(two)}

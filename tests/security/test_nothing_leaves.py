@@ -79,6 +79,7 @@ def test_a_workflow_calls_nobody(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_how_it_is_switched_off():
     """By environment variables in every command and in the workflow, and by DVC's own configuration."""
     assert TELEMETRY_OFF["MLFLOW_DISABLE_TELEMETRY"] == "true"

@@ -351,6 +351,7 @@ def test_a_moved_repository_is_written_again_where_it_is(few, tmp_path, monkeypa
     assert project(few, folders=folders)["written"] == []
 
 
+@pytest.mark.processes
 def test_a_server_that_never_answers_costs_ten_seconds(tracked, monkeypatch):
     for name in ("TIMEOUT", "MAX_RETRIES"):
         monkeypatch.delenv(f"MLFLOW_HTTP_REQUEST_{name}", raising=False)

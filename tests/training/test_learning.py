@@ -62,6 +62,8 @@ SMALL_NETS = [
 ]
 NOTHING_LEARNT = 0.423
 
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
+
 
 @pytest.fixture(scope="module")
 def glyphs(prepared_dataset) -> Path:
@@ -114,13 +116,11 @@ def error_auroc(run: tuple[TrainingData, Encoder, Loss], chosen: Uncertainty) ->
     return float(roc_auc_score(wrong.numpy(), record.uncertainty.numpy()))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("options", "bar"), LEARNS, ids=str)
 def test_it_learns(glyphs: Path, tmp_path: Path, options: dict[str, Any], bar: float) -> None:
     assert recall_at_1(glyphs, tmp_path, options) > bar
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("options", "warm_start", "bar"), BROKEN, ids=str)
 def test_its_broken_variant_stays_below_the_bar(
     glyphs: Path, tmp_path: Path, options: dict[str, Any], warm_start: str, bar: float
@@ -128,7 +128,6 @@ def test_its_broken_variant_stays_below_the_bar(
     assert recall_at_1(glyphs, tmp_path, options, warm_start=warm_start) < bar
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("options", "broken", "bar", "epochs"), SMALL_NETS, ids=str)
 def test_a_small_net_learns_with_settings_of_its_own(
     glyphs: Path, tmp_path: Path, options: dict[str, Any], broken: dict[str, Any], bar: float, epochs: int
@@ -137,12 +136,10 @@ def test_a_small_net_learns_with_settings_of_its_own(
     assert recall_at_1(glyphs, tmp_path / "broken", options | broken, epochs=epochs) < bar
 
 
-@pytest.mark.slow
 def test_contrastive_potentials_learn(glyphs: Path, tmp_path: Path) -> None:
     assert recall_at_1(glyphs, tmp_path, {"name": "contrastive_potential"}, epochs=3) > NOTHING_LEARNT + 0.1
 
 
-@pytest.mark.slow
 def test_the_vmf_loss_is_calibrated_only_if_its_class_weights_learn_at_a_rate_of_their_size(
     prepared_dataset, tmp_path: Path
 ) -> None:
@@ -159,7 +156,6 @@ def test_the_vmf_loss_is_calibrated_only_if_its_class_weights_learn_at_a_rate_of
     assert error() < 0.2 < error(weight_lr_multiplier=1.0)
 
 
-@pytest.mark.slow
 def test_hib_learns_from_its_corrected_start(glyphs: Path, tmp_path: Path) -> None:
     for fidelity, low, high in (("corrected", 0.44, 1.0), ("as_published", 0.0, 0.28)):
         objective = create_uncertainty("hib", fidelity=fidelity)
@@ -167,7 +163,6 @@ def test_hib_learns_from_its_corrected_start(glyphs: Path, tmp_path: Path) -> No
         assert low < recall < high
 
 
-@pytest.mark.slow
 def test_a_posterior_tells_errors_unless_its_prior_drowns_the_curvature(glyphs: Path, tmp_path: Path) -> None:
     run = trained(glyphs, tmp_path, {"name": "contrastive"}, epochs=5)
     assert error_auroc(run, create_uncertainty("laplace", samples=20)) > 0.575
@@ -175,7 +170,6 @@ def test_a_posterior_tells_errors_unless_its_prior_drowns_the_curvature(glyphs: 
         assert error_auroc(run, create_uncertainty("laplace", samples=20, **broken)) < 0.575
 
 
-@pytest.mark.slow
 def test_a_posterior_learnt_online_tells_errors(glyphs: Path, tmp_path: Path) -> None:
     chosen = create_uncertainty("laplace_online", samples=20)
     run = trained(glyphs, tmp_path, {"name": "contrastive"}, epochs=5, objective=chosen)
