@@ -169,8 +169,10 @@ def test_a_pretrained_network_starts_from_lda_and_trains_as_init_plans():
     recall = "retrieval/recall_at_1"
     assert tuned.evaluate(Blobs(2))[recall] >= lda.evaluate(Blobs(2))[recall] - 0.01
     assert not torch.equal(tuned.predictor.encoder.head.weight, lda.predictor.encoder.head.weight)
-    ours = probmetric.fit(Blobs(0), copy.deepcopy(body), pretrained=True, epochs=1, learning_rate=0.5, device="cpu")
-    assert ours.record.members[0].settings.training.learning_rate == 0.5
+    chosen = {"epochs": 0, "learning_rate": 0.5, "batch_size": 12}
+    ours = probmetric.fit(Blobs(0), copy.deepcopy(body), pretrained=True, device="cpu", **chosen)
+    training = ours.record.members[0].settings.training
+    assert (training.learning_rate, training.steps_per_epoch) == (0.5, 24)  # one pass is ten batches
 
 
 def test_a_backbone_by_name_gets_its_published_weights():
@@ -217,6 +219,7 @@ class Wide(nn.Module):
         ({"pretrained": "weights.pth"}, "load them into it and give True"),
         ({"data": Pictures(), "encoder": "compact", "pretrained": True}, r"50,176 features, .* takes 10 GB; choose"),
         ({"data": Pictures(), "encoder": "compact", "pretrained": True, "dim": 8}, "publishes no weights"),
+        ({"encoder": nn.Linear(12, 1), "pretrained": True}, "1 number per input"),
         ({"encoder": Wide(), "pretrained": True}, r"20,000 features, .* takes 2 GB; choose a smaller dim"),
         ({"device": "tpu"}, "tpu"),
     ],

@@ -119,13 +119,13 @@ class Training(Strict):
         return self
 
 
-def fine_tuning(images: int) -> dict[str, Any]:
+def fine_tuning(images: int, batch_size: int | None = None) -> dict[str, Any]:
     """Return the settings of `training` for a whole pretrained network and `images` to train on.
 
     Compared on validation classes of birds and cars (docs/guide/training.md). An epoch of few images has up to three
-    passes.
+    passes of batches of `batch_size`, by default that of `Training`.
     """
-    once = max(images // Training().batch_size, 1)
+    once = max(images // (batch_size or Training().batch_size), 1)
     steps = min(LEAST_STEPS, MOST_PASSES * once)
     return FINE_TUNING | ({"steps_per_epoch": steps} if steps > once else {})
 

@@ -102,7 +102,9 @@ def fit(
     if network is not None and not isinstance(pretrained, bool):
         raise ConfigError("pretrained names weights, but the network is your own; load them into it and give True.")
     if pretrained:
-        training = fine_tuning(len(dataset) if is_dataset(dataset) else 0) | training
+        size = training.get("batch_size")
+        count = len(dataset) if is_dataset(dataset) else 0
+        training = fine_tuning(count, size if isinstance(size, int) and size > 0 else None) | training
         dim = dim or (None if isinstance(encoder, Encoder) else "features")
     choices: dict[str, Any] = {"loss": loss, "objective": objective, "view": view, "dim": dim}
     if not isinstance(encoder, nn.Module):
@@ -283,7 +285,7 @@ def _measured(network: nn.Module, dim: int | Literal["features"] | None, data: T
             f"{kind} gives {shape} for inputs of shape {tuple(images.shape)}; an encoder gives one "
             "row of numbers per input, (B, D). Pool and flatten its output."
         )
-    if dim is None and features.shape[1] < 2:
+    if dim in (None, "features") and features.shape[1] < 2:
         raise ServingError(f"{kind} gives 1 number per input; an embedding has at least 2. Give `dim`, or a wider one.")
     return Wrapped(kind=kind, width=features.shape[1], head=dim is not None)
 
