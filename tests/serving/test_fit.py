@@ -219,6 +219,7 @@ class Wide(nn.Module):
         ({"pretrained": "weights.pth"}, "load them into it and give True"),
         ({"data": Pictures(), "encoder": "compact", "pretrained": True}, r"50,176 features, .* takes 10 GB; choose"),
         ({"data": Pictures(), "encoder": "compact", "pretrained": True, "dim": 8}, "publishes no weights"),
+        ({"dim": 0, "pretrained": True}, "2 to"),
         ({"encoder": nn.Linear(12, 1), "pretrained": True}, "1 number per input"),
         ({"encoder": Wide(), "pretrained": True}, r"20,000 features, .* takes 2 GB; choose a smaller dim"),
         ({"device": "tpu"}, "tpu"),

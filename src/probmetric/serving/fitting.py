@@ -105,7 +105,7 @@ def fit(
         size = training.get("batch_size")
         count = len(dataset) if is_dataset(dataset) else 0
         training = fine_tuning(count, size if isinstance(size, int) and size > 0 else None) | training
-        dim = dim or (None if isinstance(encoder, Encoder) else "features")
+        dim = "features" if dim is None and not isinstance(encoder, Encoder) else dim
     choices: dict[str, Any] = {"loss": loss, "objective": objective, "view": view, "dim": dim}
     if not isinstance(encoder, nn.Module):
         choices |= {"backbone": encoder, "pretrained": pretrained or None}
