@@ -322,3 +322,13 @@ def test_lengths_that_most_methods_have_are_ranked():
     keys = [RunKey.parse(f"digits/{name}/seed0") for name in [*names, "a+training.epochs=90", "c+loss.scale=2"]]
     assert other_lengths(keys) == {"a+training.epochs=90"}
     assert other_lengths([key for key in keys if key.method == "a"]) == set(), "a sweep of one method"
+
+
+def test_a_length_with_fewer_seeds_is_not_ranked():
+    """One run of half the length stands beside every method; by chance it may be the highest, and nothing is tested."""
+    names = [f"{method}+training.epochs={epochs}" for method in "ab" for epochs in (30, 90, 180)]
+    seeds = {30: 3, 90: 1, 180: 3}
+    runs = [f"digits/{name}/seed{seed}" for name in names for seed in range(seeds[int(name.rpartition("=")[2])])]
+    keys = [RunKey.parse(run) for run in runs]
+    assert other_lengths(keys) == {"a+training.epochs=90", "b+training.epochs=90"}
+    assert other_lengths([key for key in keys if key.seed == 0]) == set()

@@ -163,9 +163,16 @@ def longest(keys: Iterable[RunKey]) -> list[RunKey]:
 
 
 def other_lengths(keys: Iterable[RunKey]) -> set[str]:
-    """Variants of another length of training than most methods, which have theirs as well: shown, but not ranked."""
+    """Variants of another length of training than most methods, which have theirs as well: shown, but not ranked.
+
+    A length with fewer seeds than another is such a one, too: a run of half the length says what had converged.
+    """
     keys = list(keys)
-    common = _common(keys)
+    seeds = {each: len({key.seed for key in keys if overrides_of(key) == each}) for each in _common(keys)}
+    alike = [(but_for_length(each), number) for each, number in seeds.items()]
+    common = [
+        each for each in seeds if seeds[each] == max(number for kind, number in alike if kind == but_for_length(each))
+    ]
     versions = {(key.method, but_for_length(overrides_of(key))) for key in keys if overrides_of(key) in common}
     others = (key for key in keys if overrides_of(key) not in common)
     return {key.variant for key in others if (key.method, but_for_length(overrides_of(key))) in versions}
