@@ -69,7 +69,7 @@ def check_finite(array: Array, name: str) -> None:
 
 
 def products(rows: Array, others: Array) -> Array:
-    """Return the dot products (A,B) of finite `rows` (A,M) and `others` (B,M), without a warning that is not theirs.
+    """Return the dot products (A,B) of finite `rows` (A,M) and `others` (B,M), without NumPy's warnings.
 
     OpenBLAS computes with whole registers; what lies in their unused lanes is not in the result, but now and then sets
     the flag that NumPy reads: "invalid value encountered in matmul" of finite rows (numpy#24067 and others).

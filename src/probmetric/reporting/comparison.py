@@ -169,9 +169,9 @@ def other_lengths(keys: Iterable[RunKey]) -> set[str]:
     """
     keys = list(keys)
     seeds = {each: len({key.seed for key in keys if overrides_of(key) == each}) for each in _common(keys)}
-    alike = [(but_for_length(each), number) for each, number in seeds.items()]
+    kinds = {each: but_for_length(each) for each in seeds}
     common = [
-        each for each in seeds if seeds[each] == max(number for kind, number in alike if kind == but_for_length(each))
+        each for each in seeds if not any(kinds[each] == kinds[other] and seeds[each] < seeds[other] for other in seeds)
     ]
     versions = {(key.method, but_for_length(overrides_of(key))) for key in keys if overrides_of(key) in common}
     others = (key for key in keys if overrides_of(key) not in common)
