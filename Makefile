@@ -11,7 +11,7 @@ export DO_NOT_TRACK := 1
 
 # What runs whole workflows, a cluster, a browser or many processes, or kills and starves them; other tests are of units.
 SYSTEM := workflow or slurm or browser or faults or processes
-PYTEST := OMP_NUM_THREADS=1 pytest -n auto
+PYTEST := OMP_NUM_THREADS=1 .ci/in_memory pytest -n auto
 # Whole workflows also wait, for daemons, locks and clocks: one worker more than there are processors.
 ONE_MORE := -n $$(($$(getconf _NPROCESSORS_ONLN) + 1))
 # Tools that install the rest, or look at it, are pinned here; everything else in requirements.lock.
