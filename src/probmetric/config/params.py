@@ -82,11 +82,11 @@ class DataFolders(Strict):
     @model_validator(mode="after")
     def _apart(self) -> DataFolders:
         made: dict[str, str | Path] = {"data.prepared": self.prepared, "results": RESULTS, "state": "state"}
-        raw: dict[str, str | Path] = {"data.raw": self.raw}
-        raw |= {f"data.on_request.{name}.raw": self.raw_of(entry) for name, entry in self.on_request.items()}
+        raw = {self.raw_of(entry): f"data.on_request.{name}.raw" for name, entry in self.on_request.items()}
+        raw[Path(self.raw)] = "data.raw"
         try:
             check_apart(made)
-            for name, place in raw.items():
+            for place, name in raw.items():
                 check_apart({name: place, **made})
         except FileError as error:
             raise ValueError(str(error)) from None
