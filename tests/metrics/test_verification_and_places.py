@@ -5,7 +5,7 @@ import pytest
 
 from probmetric.config import Evaluation
 from probmetric.io import write_tensors
-from probmetric.metrics.verification import Pairs, verification_metrics
+from probmetric.metrics.verification import Pairs, error_versus_discard, verification_metrics
 from probmetric.runs.evaluate import ImageFacts, evaluate_run
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.places import Places
@@ -138,3 +138,14 @@ def test_a_split_without_queries_or_database_has_no_metrics(street, tmp_path, ro
     mean, places = street
     index = np.flatnonzero(places.columns["role"] == role)
     assert measured(tmp_path, mean, places, index, (1,)) == ({}, {})
+
+
+@pytest.mark.parametrize("impostors", [100, 300, 700, 3000])
+def test_one_per_cent_of_the_impostors_may_be_accepted(impostors):
+    """1 - 99 / 100 is more than 0.01 in floating point."""
+    false = np.arange(impostors) / impostors
+    threshold = false[-impostors // 100] - 0.5 / impostors  # a hundredth of the impostors lies above
+    same = np.arange(impostors + 50) >= impostors
+    scores = np.append(false, np.full(50, threshold))
+    assert verification_metrics(scores, same)["tar_at_far_1"] == 1.0
+    assert error_versus_discard(scores, same, np.zeros(len(scores)), most=0.0) == 0.0

@@ -19,6 +19,7 @@ from probmetric.reporting.figures import histograms, montages
 from probmetric.reporting.figures.montages import RIGHT, WRONG, Album
 from probmetric.reporting.page import render
 from probmetric.reporting.questions import COLUMNS, browsers
+from probmetric.reporting.recommended import Candidate, best
 from probmetric.reporting.report import contents_of, markdown, write_page, write_report
 from probmetric.reporting.settings import frozen_baselines, settings_of
 from probmetric.reporting.tables import result_table
@@ -343,3 +344,22 @@ def test_runs_whose_embeddings_were_not_kept_have_a_page_that_says_so(tmp_path):
     assert "of 100 questions" in page.lower()
     assert "no certificate" not in page.lower()
     assert 'id="questions"' not in page
+
+
+def candidate(method, by_class):
+    """A method with these MAP@R and recall@1 (C, 2) of the validation classes."""
+    made = Candidate(method, (), method == "frozen")
+    vars(made)["by_class"] = by_class  # in place of reading runs
+    return made
+
+
+def test_twenty_methods_that_are_no_better_are_seldom_recommended():
+    generator, wrong = np.random.default_rng(0), 0
+    for _ in range(300):
+        frozen = generator.normal(0.5, 0.1, size=(30, 2))
+        others = [np.stack([frozen[:, 0] + generator.normal(0, 0.05, 30), frozen[:, 1]], axis=1) for _ in range(20)]
+        methods = [candidate("frozen", frozen), *(candidate(str(k), values) for k, values in enumerate(others))]
+        wrong += best(methods).method != "frozen"
+    assert wrong / 300 <= 0.05 + 3.1 * np.sqrt(0.05 * 0.95 / 300)
+    better = candidate("better", frozen + generator.normal(0.1, 0.05, size=(30, 2)))
+    assert best([*methods, better]).method == "better"

@@ -1,33 +1,58 @@
 """What a certificate reads of a run: groups of its test images, and the map to P(right)."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 
-from probmetric.data.manifest import DataError
-from probmetric.io import FileError
+from probmetric.data import prepare_dataset
+from probmetric.data.manifest import DataError, load_manifest
+from probmetric.io import FileError, write_yaml
 from probmetric.runs import steps
+from probmetric.runs.evaluate import ImageFacts
 from probmetric.runs.folder import RunFolder
+from probmetric.trust.answers import among_others
+from probmetric.trust.certificates import Certificate
 
 
-def test_groups_are_those_of_the_test_images(tmp_path, monkeypatch):
-    listed = pd.DataFrame({"split": ["train", "test", "val", "test"], "person": ["a", "b", "c", "d"]})
-    opened = []
-    monkeypatch.setattr(steps, "load_manifest", lambda data: opened.append(data) or listed)
-    folder = SimpleNamespace(
-        path=tmp_path / "results/digits/arcface/seed0",
-        key=SimpleNamespace(data="digits"),
-        find=lambda name, default: default,
+def evaluated(root, splits):
+    """Write a run on images with these splits, two of each person, asked as the dataset says."""
+    raw = root / "raw"
+    raw.mkdir()
+    names = [f"{number}.png" for number in range(len(splits))]
+    for number, name in enumerate(names):
+        Image.new("RGB", (8, 8), (number, number // 2, 7)).save(raw / name)
+    persons, labels = [f"p{number // 2}" for number in range(len(splits))], np.arange(len(splits)) % 2
+    pd.DataFrame({"path": names, "label": labels, "split": splits, "person": persons}).to_csv(raw / "images.csv")
+    prepare_dataset(
+        "table", root / "data/prepared/shop", raw=raw / "images.csv", min_images=1, split="by_image", progress=False
     )
-    assert steps._test_groups(folder, "person", 2).tolist() == ["b", "d"]
-    assert opened == [tmp_path / "data/prepared/digits"]
-    with pytest.raises(DataError, match="no column 'walk'; it has split, person"):
-        steps._test_groups(folder, "walk", 2)
-    with pytest.raises(DataError, match="has 2 test images, the run embedded 3"):
-        steps._test_groups(folder, "person", 3)
+    folder = RunFolder.named("shop/arcface/seed0")
+    rows = load_manifest(root / "data/prepared/shop")
+    mean = np.eye(2)[rows["label"]] + 0.1 * np.random.default_rng(0).normal(size=(len(rows), 2))
+    mean = (mean / np.linalg.norm(mean, axis=1, keepdims=True)).astype(np.float32)
+    tensors = {"mean": mean, "uncertainty": np.zeros(len(rows), np.float32)}
+    tensors |= {"label": rows["label"].to_numpy(), "index": np.arange(len(rows))}
+    test = {name: torch.from_numpy(values[rows["split"] == "test"]) for name, values in tensors.items()}
+    folder.write_embeddings("test", test, {})
+    facts, record = ImageFacts.of(root / "data/prepared/shop"), folder.embeddings("test")
+    sides = facts.asked(record)
+    arrays = {name: record[name] for name in ("mean", "uncertainty")}
+    answers = among_others(arrays, record["label"]) if sides is None else sides.answers(arrays, record["label"])
+    folder.write_matches({"test": answers.tensors()}, {})
+    write_yaml(folder.record_file, {"run": "shop/arcface/seed0", "settings": {}})
+
+
+@pytest.mark.parametrize(("split", "groups"), [("test", 120), ("query", 60)])
+def test_groups_are_those_of_the_images_that_ask(tmp_path, monkeypatch, split, groups):
+    monkeypatch.chdir(tmp_path)
+    searched = "test" if split == "test" else "gallery"
+    evaluated(tmp_path, [split] * 120 + [searched] * 120 + ["train"] * 4)
+    said = steps.certify("shop/arcface/seed0", risk=0.2, confidence=0.9, score="cosine", group="person")
+    assert Certificate.load(said.with_suffix(".json")).groups == groups
+    with pytest.raises(DataError, match=r"no column 'walk'; it has .*person"):
+        steps.certify("shop/arcface/seed0", risk=0.2, confidence=0.9, group="walk")
 
 
 @pytest.mark.parametrize(("kept", "said"), [("{", "Expecting property name"), ('{"weight": 1}', "unexpected keyword")])

@@ -298,6 +298,9 @@ def test_the_calibration_of_votes_has_an_error_over_the_classes(tmp_path):
     _, curves = evaluate_run(tmp_path / "run")
     error, classes = curves["unit_errors"]["calibration/retrieval_ece"]
     assert classes == 20
+    labels[0] = 20  # alone in its class: it votes on nothing
+    write(tmp_path / "run", "test", samples[:, 0], labels, generator.random(200), samples=samples)
+    assert evaluate_run(tmp_path / "run")[1]["unit_errors"]["calibration/retrieval_ece"][1] == 20
     assert 0.005 < error < 0.1  # a share of 200 answers moves by .035 at most
 
 

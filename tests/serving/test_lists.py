@@ -183,3 +183,11 @@ def test_short_lists_say_what_they_cannot(caplog):
     lists = np.array([[[0.9, 0], [0.8, 1], [0.5, 2]], [[0.9, 0], [0.8, 2], [0.5, 1]]])
     np.testing.assert_allclose(match_of(lists, np.array([3, 3, 3, 4]), 10).gap, [0.4, 0.4])
     np.testing.assert_allclose(match_of(lists, np.array([3, 3, 4, 4]), 10).gap, [0.4, 0.1])
+
+
+def test_a_query_may_be_of_the_person_in_its_row_of_the_gallery():
+    """300 people, one image each: that of row i answers query i, and is not the query."""
+    similarities = np.random.default_rng(0).uniform(-0.2, 0.2, (300, 300))
+    np.fill_diagonal(similarities, np.random.default_rng(1).uniform(0.6, 0.9, 300))
+    people = [f"person {number}" for number in range(300)]
+    assert Gallery.from_labels(people).certify(None, similarities, people, risk=0.1, score="cosine").coverage == 1.0

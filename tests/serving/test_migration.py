@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from probmetric.cli import main
+from probmetric.errors import ServingError
 from probmetric.serving.gallery import Gallery
 from probmetric.serving.migration import migrate
 from probmetric.serving.vectors import read_vectors
@@ -64,3 +65,18 @@ def test_few_pairs_are_said(spaces, tmp_path, capsys):
     places = [str(tmp_path / name) for name in ("old.parquet", "pairs.parquet")]
     assert main(["migrate", *places, "--output", str(tmp_path / "new.parquet")]) == 2
     assert "20 of the 20 rows" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"label": [""] * 60}, "rows without a class"),
+        ({"path": ["a.jpg"] * 2 + [str(n) for n in range(58)]}, "'a.jpg'"),
+    ],
+)
+def test_pairs_that_cannot_judge_a_map_are_refused(tmp_path, columns, words):
+    rows = pd.DataFrame({"vector": list(np.random.default_rng(0).normal(size=(60, 8)))})
+    rows = rows.assign(label=["a", "b"] * 30, path=[str(number) for number in range(60)]).assign(**columns)
+    rows.to_parquet(tmp_path / "old.parquet")
+    with pytest.raises(ServingError, match=words):
+        migrate(*(read_vectors(tmp_path / "old.parquet") for _ in range(2)))

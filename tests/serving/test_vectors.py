@@ -486,3 +486,63 @@ def test_search_writes_the_groups_that_monitor_reads(tmp_path, capsys, monkeypat
     assert [row[-1] for row in rows] == ["group", "a", "a", "b", "'=c"]
     assert main(["search", "shop.parquet", "new.parquet", "--group", "walk"]) == 2
     assert "column `group` of --csv" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("score", ["p_right", "gap"])
+def test_queries_like_those_of_calibration_do_not_alarm_the_monitor(tmp_path, capsys, monkeypatch, score):
+    """The log has what the certificate decides by, to the last digit: sure answers differ in the eighth."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(60, 64))
+    for file, count in (("shop.npz", 4000), ("new.npz", 600)):
+        labels = rng.integers(60, size=count)
+        rows = centres[labels] + rng.uniform(0.3, 2.2, size=(count, 1)) * rng.normal(size=(count, 64))
+        np.savez(file, vector=rows, label=labels)
+    assert main(["certify", "shop.npz", "--risk", "0.05", "--score", score]) == 0
+    assert ("P(right)" if score == "p_right" else score) + " decides" in capsys.readouterr().out
+    assert main(["search", "shop.npz", "new.npz", "--risk", "0.05", "--csv"]) == 0
+    Path("log.csv").write_text(capsys.readouterr().out)
+    certificate = "shop.gallery/certificate-0.05-0.9.json"
+    assert main(["monitor", certificate, "log.csv"]) == 0
+    assert main(["monitor", certificate, "log.csv", "--column", "p_right"]) == (0 if score == "p_right" else 2)
+    assert score == "p_right" or "decides by gap, not by P(right)" in capsys.readouterr().err
+
+
+def test_another_gallery_of_the_file_forgets_no_try(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    vectors, labels = blobs(40)
+    frame(vectors, labels, person=np.arange(len(labels)) // 2).to_parquet("v.parquet")
+    assert main(["certify", "v.parquet", "--risk", "0.3", "--score", "gap"]) == 0
+    assert main(["certify", "v.parquet", "--risk", "0.3", "--group", "person"]) == 0
+    assert main(["certify", "v.parquet", "--risk", "0.3", "--score", "cosine"]) == 2
+    assert "this calibration set was tried by gap before" in capsys.readouterr().err
+
+
+def test_the_page_compares_vectors_and_whitened_ones_by_the_same_questions(tmp_path):
+    """Each row twice: a copy answers no question, as the vectors are or whitened."""
+    vectors, labels = blobs(6, spread=2.5)
+    once, twice = (
+        write_page(Gallery.from_vectors(rows, names), tmp_path / f"{len(rows)}.html", "blobs").read_text()
+        for rows, names in ((vectors, labels), (np.concatenate([vectors, vectors]), labels + labels))
+    )
+    told = [re.findall(r"<td[^>]*>(?:as they are|whitened)</td>\s*<td[^>]*>([\d.]+)", page) for page in (once, twice)]
+    assert len(told[0]) == 2
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["certify", "v.npz", "--risk", "0.3", "--shares", "shares.csv"], "shares name x that calibration"),
+        (["search", "v.npz", "empty.npz"], "empty.npz holds no rows"),
+        (["search", "v.gallery", "v.npz", "--label", "kind"], "--label says nothing of a gallery"),
+    ],
+)
+def test_what_cannot_be_asked_is_said_in_a_sentence(tmp_path, capsys, monkeypatch, command, said):
+    monkeypatch.chdir(tmp_path)
+    as_npz(tmp_path / "v.npz", *blobs(30))
+    np.savez("empty.npz", vector=np.empty((0, 24)), label=[])
+    Path("shares.csv").write_text("class,share\nx,1\n")
+    Gallery.from_vectors(*blobs(2)).save("v.gallery")
+    assert main(command) == 2
+    assert said in capsys.readouterr().err

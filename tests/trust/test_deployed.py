@@ -3,7 +3,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from probmetric.trust.answers import asked_in
+from probmetric.serving.gallery import Gallery
+from probmetric.trust.answers import among_others, asked_in, stranger_aurocs
 from probmetric.trust.certificate_page import page
 from probmetric.trust.certificates import EVERYTHING, Certificate, CertificateError
 from probmetric.trust.deployed import (
@@ -215,3 +216,27 @@ def test_an_image_alone_in_its_class_ends_no_command():
     found = calibration_answers(record, labels)
     assert len(found.right) == 79
     assert all(np.isfinite(values).all() for values in found.doubts.values())
+
+
+def test_strangers_are_classes_of_their_own():
+    """40 queries of 40 classes that the gallery has not are 40 groups, not one that is all wrong."""
+    generator = np.random.default_rng(0)
+    centres = generator.normal(size=(140, 16))
+    gallery = Gallery.from_vectors(centres[:100].repeat(2, axis=0) + 1e-3, np.arange(100).repeat(2))
+    queries, names = centres[:80].repeat(8, axis=0), np.arange(80).repeat(8)
+    queries = np.concatenate([queries, centres[100:]]) + 0.1 * generator.normal(size=(680, 16))
+    certificate = gallery.certify(None, queries, [*names, *range(100, 140)], risk=0.1, score="cosine")
+    assert certificate.groups == 120
+    assert certificate.coverage > 0.5
+    assert "like the 80 that calibration shows, of the 100" in certificate.valid_for
+
+
+def test_queries_that_nothing_can_answer_are_not_among_the_familiar():
+    """20 pairs, each near its own, and 60 images alone in their classes, as lonely as strangers are."""
+    axes = np.eye(200)
+    pairs = axes[:20].repeat(2, axis=0) + 0.01 * axes[np.arange(100, 140)]
+    rows = np.concatenate([pairs, axes[20:80]])
+    record = {"mean": rows / np.linalg.norm(rows, axis=1, keepdims=True), "uncertainty": np.zeros(100)}
+    labels = np.append(np.arange(20).repeat(2), np.arange(20, 80))
+    strange = asked_in({"mean": axes[150:170], "uncertainty": np.zeros(20)}, np.full(20, -1), record, labels)
+    assert stranger_aurocs(among_others(record, labels), strange)["auroc_cosine"] == 1.0

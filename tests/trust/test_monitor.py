@@ -201,6 +201,9 @@ def test_the_command_watches_errors_and_groups(tmp_path, capsys):
     assert main([*command, str(log), "--group", "walk"]) == 0
     assert main([*command, str(log), "--labelled", "p"]) == 2
     assert "has no column 'p'" in capsys.readouterr().err
+    (tmp_path / "head.csv").write_text("image,p_right\n")
+    assert main([*command, str(tmp_path / "head.csv")]) == 2
+    assert "has no answers, only a head" in capsys.readouterr().err
     empty = tmp_path / "empty.csv"
     empty.write_text("image,class_name,truth\n1,a,\n")
     assert main([*command, str(empty), "--labelled"]) == 2

@@ -9,7 +9,8 @@ import numpy as np
 from probmetric.io import FileError
 from probmetric.runs import steps
 from probmetric.trust import drift
-from probmetric.trust.certificates import Certificate
+from probmetric.trust.certificates import Certificate, CertificateError
+from probmetric.trust.deployed import P_RIGHT
 from probmetric.trust.drift import logged_checks, logged_doubts, logged_rows
 from probmetric.trust.spot_check import spot_checks
 
@@ -36,7 +37,13 @@ def monitor(options: argparse.Namespace) -> None:
                 "them (other queries, another gallery, wrong labels?) and certify again with labelled queries of now."
             )
         return
-    doubts = logged_doubts(options.log, options.column)
+    by_another = certificate.score not in ("", P_RIGHT)
+    if by_another and options.column == P_RIGHT:
+        raise CertificateError(
+            f"this certificate decides by {certificate.score}, not by P(right): watch the column certified_doubt, "
+            "which `probmetric search --risk ... --csv` writes."
+        )
+    doubts = logged_doubts(options.log, options.column or ("certified_doubt" if by_another else P_RIGHT))
     order = np.arange(len(doubts))
     if options.unordered:  # a folder lists its images class by class, which is no order that calibration has
         order = np.random.default_rng(0).permutation(len(doubts))

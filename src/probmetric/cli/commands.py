@@ -253,7 +253,9 @@ def declare_certificates(add: Add) -> None:
     )
     command.add_argument("certificate", type=Path, help="certificate.json")
     command.add_argument("log", type=Path, help="CSV of `probmetric search --csv`, in the order of the queries")
-    command.add_argument("--column", default="p_right", help="column to watch: p_right, or a doubt (default: p_right)")
+    command.add_argument(
+        "--column", help="column to watch: a doubt, or p_right (default: p_right or certified_doubt, as it decides)"
+    )
     command.add_argument(
         "--unordered",
         action="store_true",

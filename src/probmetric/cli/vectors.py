@@ -140,7 +140,9 @@ def sentence(certificate: Certificate, folder: Path, gallery: Gallery, handed: i
     return (
         f"at most {certificate.risk:g} of the answers given are wrong, with confidence {certificate.confidence:g}: "
         f"{100 * certificate.coverage:.0f} % of the {certificate.queries} calibration queries{among} are answered, "
-        f"{certificate.errors} of {certificate.answered} wrongly. Valid for {certificate.valid_for}; kept in {folder}"
+        f"{certificate.errors} of {certificate.answered} wrongly; "
+        f"{'P(right)' if certificate.p_right else certificate.score} decides. "
+        f"Valid for {certificate.valid_for}; kept in {folder}"
     )
 
 
@@ -149,6 +151,8 @@ def search(options: argparse.Namespace) -> None:
     check_unused(options, OF_IMAGES, "files of vectors")
     place, files = Path(options.model), options.images
     stored = (place / INDEX).is_file()
+    if stored:
+        check_unused(options, OF_VECTORS, "a gallery that is stored already")
     gallery = Gallery.open(place) if stored else _searched(place, options)
     rules = {name: getattr(options, name) for name in ("risk", "confidence", "strangers")}
     if options.group and not options.csv and (stored or gallery.folder is None):

@@ -90,14 +90,15 @@ def verification_metrics(similarity: Any, same: Any) -> dict[str, float]:
     truth = arrays.booleans(same, "same", count=len(scores)).astype(bool)
     if truth.all() or not truth.any():
         raise ValueError(f"{int(truth.sum())} of {len(truth)} pairs are of one person; both kinds are needed.")
-    refused, accepted = _below(scores, scores[truth])[1], 1 - _below(scores, scores[~truth])[1]
+    accepted, passed = (_from_each_level(scores, scores[kind])[1] for kind in (~truth, truth))
+    refused = 1 - passed
     crossing = int(np.argmin(np.abs(refused - accepted)))
     strict = int(np.flatnonzero(accepted <= FALSE_ACCEPTS)[0])
     return {
         "accuracy": _accuracy(scores, truth),
         "auroc": auroc(scores[~truth], scores[truth]),
         "eer": float((refused[crossing] + accepted[crossing]) / 2),
-        "tar_at_far_1": float(1 - refused[strict]),
+        "tar_at_far_1": float(passed[strict]),
     }
 
 
@@ -119,8 +120,8 @@ def error_versus_discard(similarity: Any, same: Any, doubt: Any, *, most: float 
     """
     scores = arrays.vector(similarity, "similarity")
     truth = arrays.booleans(same, "same", count=len(scores)).astype(bool)
-    levels, rejected = _below(scores, scores[~truth])
-    refused = scores < levels[np.flatnonzero(1 - rejected <= FALSE_ACCEPTS)[0]]
+    levels, accepted = _from_each_level(scores, scores[~truth])
+    refused = scores < levels[np.flatnonzero(accepted <= FALSE_ACCEPTS)[0]]
     order = np.argsort(arrays.vector(doubt, "doubt", count=len(scores)), kind="stable")
     rates = []
     for share in range(round(100 * most) + 1):
@@ -130,10 +131,13 @@ def error_versus_discard(similarity: Any, same: Any, doubt: Any, *, most: float 
     return float(np.mean(rates))
 
 
-def _below(scores: Doubles, some: Doubles) -> tuple[Doubles, Doubles]:
-    """Return thresholds, the distinct `scores` ascending and infinity, and the share of `some` scores below each."""
+def _from_each_level(scores: Doubles, some: Doubles) -> tuple[Doubles, Doubles]:
+    """Return thresholds, the distinct `scores` ascending and infinity, and the share of `some` scores from each on.
+
+    A quotient of counts: 1 of 100 is 0.01, and 1 - 99 / 100 is more.
+    """
     levels: Doubles = np.append(np.unique(scores), np.inf)
-    return levels, np.searchsorted(np.sort(some), levels) / len(some)
+    return levels, (len(some) - np.searchsorted(np.sort(some), levels)) / len(some)
 
 
 def _accuracy(scores: Doubles, truth: Bools) -> float:

@@ -52,12 +52,16 @@ def retrieval_votes(samples: Any, labels: Any) -> tuple[Doubles, Bools]:
         ValueError: there is no such query.
     """
     predicted, confidence = neighbour_votes(samples, labels)
-    classes = arrays.to_numpy(labels)
-    names, counts = np.unique(classes, return_counts=True)
-    answerable = np.isin(classes, names[counts > 1])
-    if not answerable.any():
+    kept = answerable(labels)
+    if not kept.any():
         raise ValueError("no class has two images, so that no query has a right answer; nothing can be calibrated.")
-    return confidence[answerable], (predicted == classes)[answerable]
+    return confidence[kept], (predicted == arrays.to_numpy(labels))[kept]
+
+
+def answerable(labels: Any) -> Bools:
+    """Return which images (N,) with these `labels` have another of their class."""
+    _, numbers, counts = np.unique(arrays.to_numpy(labels), return_inverse=True, return_counts=True)
+    return np.asarray(counts[numbers] > 1)
 
 
 def vote_reliability(confidence: Doubles, correct: Bools) -> tuple[dict[str, float], Reliability]:

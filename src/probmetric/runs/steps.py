@@ -242,7 +242,7 @@ def _certificate(
         by = fitted if score or fitted.answers >= ENOUGH_TO_FIT else by
     options: dict[str, Any] = {}
     if group:
-        options["groups"] = _test_groups(folder, group, len(labels))[matches["test"]["asked"]]
+        options["groups"] = _query_groups(folder, group)[matches["test"]["asked"]]
     return certify_record(
         record,
         labels,
@@ -257,17 +257,22 @@ def _certificate(
     )
 
 
-def _test_groups(folder: RunFolder, column: str, count: int) -> np.ndarray:
-    """Return what each of a run's `count` test images comes from (N,), by a column of its prepared dataset."""
+def _query_groups(folder: RunFolder, column: str) -> np.ndarray:
+    """Return what each test image of a run that asks comes from (Q,), by a column of its prepared dataset."""
+    from probmetric.runs.evaluate import ImageFacts
+
     prepared = str(folder.find("settings.prepared", default="data/prepared"))
     data = folder.path.resolve().parents[3] / prepared / folder.key.data
     listed = load_manifest(data)
     if column not in listed:
         raise DataError(f"{data} has no column {column!r}; it has {', '.join(listed.columns)}.")
-    groups = listed[column][listed["split"] == "test"].to_numpy()
-    if len(groups) != count:
-        raise DataError(f"{data} has {len(groups)} test images, the run embedded {count}; groups cannot be told.")
-    return groups
+    groups, test = listed[column][listed["split"] == "test"].to_numpy(), folder.embeddings("test")
+    if len(groups) != len(test["label"]):
+        raise DataError(
+            f"{data} has {len(groups)} test images, the run embedded {len(test['label'])}; groups cannot be told."
+        )
+    sides = ImageFacts.of(data).asked(test)
+    return groups if sides is None else groups[sides.queries]
 
 
 def _keep(run: str, certificate: Certificate) -> Path:

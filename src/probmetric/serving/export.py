@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -201,8 +202,9 @@ def write_vectors(
     with atomic_path(path) as temporary:
         writer = None
         try:
-            for start in range(0, len(items.images), VECTOR_ROWS):
-                table, left = _block(model, items, range(start, min(start + VECTOR_ROWS, len(items.images))), on_error)
+            # of nearly one size: in a last block of one image, that image could not be skipped
+            for rows in np.array_split(range(len(items.images)), math.ceil(len(items.images) / VECTOR_ROWS)):
+                table, left = _block(model, items, rows, on_error)
                 problems += left
                 writer = writer or pq.ParquetWriter(temporary, table.schema)
                 writer.write_table(table)
@@ -231,10 +233,10 @@ def _written_here(path: Path) -> bool:
         return False
 
 
-def _block(model: Embedder, items: LooseImages, rows: range, on_error: OnError) -> tuple[pa.Table, list[Any]]:
+def _block(model: Embedder, items: LooseImages, rows: np.ndarray, on_error: OnError) -> tuple[pa.Table, list[Any]]:
     import pyarrow as pa
 
-    embedded = model.embedded(items.images[rows.start : rows.stop], on_error=on_error)
+    embedded = model.embedded(items.images[rows[0] : rows[-1] + 1], on_error=on_error)
     kept = [rows[number] for number in embedded.kept.tolist()]
     mean = embedded.batch.mean.numpy()
     concentration = embedded.batch.concentration

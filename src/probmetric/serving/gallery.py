@@ -41,6 +41,7 @@ from probmetric.trust.copies import distinct
 from probmetric.trust.deployed import (
     ASKED,
     calibration_answers,
+    certified_doubt,
     certify_record,
     check_held_out,
     records_digest,
@@ -488,13 +489,16 @@ class Gallery:
         if not len(self):
             raise ServingError("the gallery is empty; add images first.")
         certificate = self.certificate_for(rules)
+        if not queries.names:
+            return []
         match = self.match(queries.record, k)
         scores, p_right = self._judged(match, certificate is not None)
+        certified = None if certificate is None else certified_doubt(certificate, scores)
         lonelier = self.trust.lonelier(match.similarity[:, 0]) if rules.strangers else None
-        reasons = withheld(rules, certificate, scores, queries.doubt, lonelier)
+        reasons = withheld(rules, certificate, certified, queries.doubt, lonelier)
         if not rules.any_image:
             reasons.append(self.unlike(queries.looks))
-        shares = {"doubt": queries.doubt, "p_right": p_right, "lonelier": lonelier}
+        shares = {"doubt": queries.doubt, "p_right": p_right, "certified_doubt": certified, "lonelier": lonelier}
         return answers(queries, match, k, (self.paths, self.class_names), shares, reasons)
 
     def certificate_for(self, rules: Rules) -> Certificate | None:
@@ -639,9 +643,12 @@ class Gallery:
         return np.array([names.get(label, STRANGERS) for label in labels.tolist()])
 
     def _numbers(self, class_names: Iterable[Any]) -> np.ndarray:
-        """Number classes (Q,) as the gallery's; -1 for a class of none."""
-        numbers = dict(zip(self.class_names, self.labels, strict=True))
-        return np.array([numbers.get(str(name), -1) for name in class_names])
+        """Number classes (Q,) as the gallery's; those that it has not are -1, -2, ..."""
+        numbers = dict(zip(self.class_names, self.labels.tolist(), strict=True))
+        named = [str(name) for name in class_names]
+        strangers = dict.fromkeys(name for name in named if name not in numbers)
+        numbers |= {name: -1 - number for number, name in enumerate(strangers)}
+        return np.array([numbers[name] for name in named])
 
     def _labelled(
         self, model: Embedder | None, images: Any, class_names: Classes

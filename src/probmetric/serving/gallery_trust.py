@@ -194,9 +194,11 @@ def tries_to_pay(tried: dict[str, dict[str, int]], calibration: str, score: str,
 
 
 def write_tries(folder: Path, tried: Mapping[str, Mapping[str, int]]) -> None:
-    """Write which scores were tried on which calibration sets."""
+    """Write which scores were tried on which calibration sets; what stands there already stays."""
     if tried:
-        write_json(folder / TRIES, signed({"tried": tried}))
+        there = read_tries(folder)
+        both = {calibration: there.get(calibration, {}) | dict(scores) for calibration, scores in tried.items()}
+        write_json(folder / TRIES, signed({"tried": there | both}))
 
 
 def read_tries(folder: Path) -> dict[str, dict[str, int]]:

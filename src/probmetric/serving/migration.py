@@ -11,6 +11,7 @@ queries. The kind of the map and lambda are chosen on a quarter of the other pai
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,15 @@ def migrate(old: Vectors, new: Vectors, seed: int = 0) -> Migrated:
     """Map the vectors of `old` to the space of `new`, in which some images of the same names lie.
 
     Raises:
-        ServingError: fewer than `LEAST` images have vectors of both models.
+        ServingError: fewer than `LEAST` images have vectors of both models; a name that stands twice; or no classes, by
+            which the map could be judged.
     """
+    for side in (old, new):
+        if len(set(side.names)) < len(side):
+            twice = Counter(side.names).most_common(1)[0][0]
+            raise ServingError(f"{side.file} lists {twice!r} more than once; leave one row for each image.")
+    if "" in old.labels:
+        raise ServingError(f"{old.file} has rows without a class, by which the map is judged and certified; name them.")
     numbers = {name: row for row, name in enumerate(old.names)}
     shared = np.array([(numbers[name], row) for row, name in enumerate(new.names) if name in numbers]).reshape(-1, 2)
     if len(shared) < LEAST:

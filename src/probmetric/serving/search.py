@@ -15,7 +15,6 @@ from probmetric.metrics import arrays
 from probmetric.reporting.words import chance_words
 from probmetric.retrieval.match import Match as MatchRecord
 from probmetric.trust.certificates import Certificate
-from probmetric.trust.deployed import certified_doubt
 
 UNSURE = "less sure than {:.4g} % of the validation images"
 ITSELF = 1 - 1e-6  # cosine of a picture with itself, embedded in another batch
@@ -43,6 +42,7 @@ class Answer:
         uncertainty: as the model's uncertainty has it; higher is less sure.
         doubt: share of the run's validation images that were surer; None where the model has no reference.
         p_right: probability that the nearest image has the right class; None where the gallery cannot say.
+        certified_doubt: what the certificate decides by, 1 - P(right) or another score; None where no risk was named.
         lonelier: share of the gallery's images as far from their nearest other image as this one is from its nearest;
             near 0 for strangers. None where nobody asked.
         withheld: whether the answer should not be used.
@@ -55,6 +55,7 @@ class Answer:
     uncertainty: float
     doubt: float | None = None
     p_right: float | None = None
+    certified_doubt: float | None = None
     lonelier: float | None = None
     withheld: bool = False
     reason: str = ""
@@ -147,7 +148,7 @@ def _joined(*reasons: str) -> str:
 def withheld(
     rules: Rules,
     certificate: Certificate | None,
-    scores: Mapping[str, np.ndarray],
+    certified: np.ndarray | None,
     doubt: np.ndarray | None,
     lonelier: np.ndarray | None,
 ) -> list[list[str]]:
@@ -156,14 +157,14 @@ def withheld(
     Args:
         rules: which answers are given.
         certificate: decides where the rules name a risk.
-        scores: of the answers, score -> (Q,).
+        certified: the doubt that it decides by (Q,).
         doubt: share of the validation images that were surer (Q,).
         lonelier: share of the gallery's images that are as lonely (Q,).
     """
     reasons: list[list[str]] = []
     if certificate is not None:
-        certified = certificate.answers(certified_doubt(certificate, scores))
-        reasons.append(["" if allowed else UNCERTIFIED.format(certificate.risk) for allowed in certified])
+        unsure = UNCERTIFIED.format(certificate.risk)
+        reasons.append(["" if allowed else unsure for allowed in certificate.answers(certified)])
     if doubt is not None:
         unsure = UNSURE.format(100 * rules.withhold)
         reasons.append([unsure if share > rules.withhold else "" for share in doubt.tolist()])
@@ -188,18 +189,22 @@ def as_text(answers: Sequence[Answer]) -> str:
 def as_csv(answers: Sequence[Answer], groups: Sequence[str] | None = None) -> str:
     """Return one row per image and match, for programs; withheld answers are marked, not left out.
 
+    Shares and doubts are written to the last digit: `probmetric monitor` compares them with those of the certificate.
     What images come from together, `groups` (N,), becomes the column `group`, for `probmetric monitor --group group`. A
     name that a spreadsheet would take for a formula has a quote in front.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    head = ["image", "doubt", "p_right", "withheld", "reason", "rank", "similarity", "class_name", "path"]
+    nearest = ["withheld", "reason", "rank", "similarity", "class_name", "path"]
+    head = ["image", "doubt", "p_right", *nearest, "certified_doubt"]
     writer.writerow(head if groups is None else [*head, "group"])
     for number, answer in enumerate(answers):
         group = [] if groups is None else [cell_text(groups[number])]
-        shares = ["" if share is None else f"{share:.4f}" for share in (answer.doubt, answer.p_right)]
+        shares = (answer.doubt, answer.p_right, answer.certified_doubt)
+        doubt, p_right, certified = ("" if share is None else repr(share) for share in shares)
         reason = _joined(answer.note, answer.reason)
         for rank, match in enumerate(answer.matches, 1):
             place = [rank, f"{match.similarity:.6f}", cell_text(match.class_name), cell_text(match.path)]
-            writer.writerow([cell_text(answer.image), *shares, int(answer.withheld), reason, *place, *group])
+            row = [cell_text(answer.image), doubt, p_right, int(answer.withheld), reason, *place, certified]
+            writer.writerow([*row, *group])
     return text.getvalue()

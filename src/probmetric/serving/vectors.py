@@ -153,6 +153,8 @@ def read_vectors(file: Path, *, label: str = "", group: str = "") -> Vectors:
     if SIMILARITIES in columns or SCORES in columns:
         return _hits_of(columns, file, label=label, group=group)
     vector = next((name for name in VECTORS if name in columns), "")
+    if vector and not len(columns[vector]):
+        raise DataError(f"{file} holds no rows.")
     if not vector or columns[vector].ndim != 2:
         raise DataError(f"{file} holds {', '.join(columns)}; expected a column `vector` of lists of one length.")
     return _described(file, columns[vector], columns, {"labels": label, "groups": group}, _VECTORS)
@@ -360,4 +362,5 @@ def gallery_of(vectors: Vectors) -> Gallery:
         stored = Gallery.open(folder)
         if stored.digest == gallery.digest:
             return stored
+        gallery.tried = stored.tried  # a calibration set vouches once, whichever gallery it is asked in
     return gallery

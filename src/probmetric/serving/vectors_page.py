@@ -19,15 +19,16 @@ from typing import Any
 import numpy as np
 
 from probmetric.io import write_text
+from probmetric.metrics import arrays
 from probmetric.metrics.calibration import reliability
 from probmetric.metrics.ood import auroc
 from probmetric.metrics.selective import accuracy_by_coverage
 from probmetric.reporting.words import count_words, templates
-from probmetric.retrieval import retrieval_metrics, search
 from probmetric.serving.gallery import Gallery
 from probmetric.serving.vectors import Vectors
 from probmetric.trust.answers import Answers, asked_in
 from probmetric.trust.certificates import Certificate, CertificateError
+from probmetric.trust.deployed import calibration_answers
 from probmetric.trust.labels import contradictory_copies, suspect_labels
 from probmetric.trust.p_right import cross_fitted, p_right_metrics
 
@@ -149,35 +150,29 @@ def _lead(contents: Contents) -> dict[str, Any]:
 
 
 def _retrieval(contents: Contents) -> list[list[Any]]:
-    """Measure retrieval; of many rows some ask, and MAP@R, for which all pairs are needed, is not told."""
-    mean, labels, retrieval = contents.gallery.record["mean"], contents.gallery.labels, contents.answers.retrieval
-    recall = float(contents.answers.right.mean())
-    rows = [["as they are", recall, *([float(retrieval["map_at_r"].mean())] if retrieval else [])]]
-    if mean.shape[1] <= LARGEST_WHITENED:
-        whitened, queries = _whitened(mean), np.sort(np.random.default_rng(0).permutation(len(mean))[:ASKED])
-        if retrieval:
-            values = retrieval_metrics(
-                whitened[queries], labels[queries], gallery=whitened, gallery_labels=labels, self_index=queries, ks=(1,)
-            )
-            rows.append(["whitened", values["recall_at_1"], values["map_at_r"]])
-        else:
-            nearest = search(whitened[queries], whitened, self_index=queries, normalize=True).rows[:, 0]
-            answerable = np.bincount(labels)[labels[queries]] > 1
-            rows.append(["whitened", float((labels[nearest] == labels[queries])[answerable].mean())])
-    return rows
+    """Measure retrieval of the gallery's rows, each asked among the others; of many some ask, and MAP@R is not told."""
+    gallery, asked = contents.gallery, dict[str, Answers]()
+    with contextlib.suppress(CertificateError):  # each row is alone in its class
+        asked["as they are"] = gallery.left_out
+        if gallery.dim <= LARGEST_WHITENED:
+            whitened = {**gallery.record, "mean": _whitened(gallery.record["mean"])}
+            asked["whitened"] = calibration_answers(whitened, gallery.labels)
+    whole = all(answers.retrieval for answers in asked.values())
+    return [
+        [name, float(answers.right.mean()), *([float(answers.retrieval["map_at_r"].mean())] if whole else [])]
+        for name, answers in asked.items()
+    ]
 
 
 def _whitened(mean: np.ndarray) -> np.ndarray:
-    """Return unit rows (N, M) with equal variance in all directions, but for a tenth of the mean; many in float16."""
+    """Return unit rows (N, M) with equal variance in all directions, but for a tenth of the mean."""
     some = np.asarray(mean[np.sort(np.random.default_rng(0).permutation(len(mean))[:ASKED])])
     centre = some.mean(axis=0)
     values, vectors = np.linalg.eigh((some - centre).T @ (some - centre) / len(some))
     turn = (vectors / np.sqrt(np.maximum(values, 0) + 0.1 * values.mean())).astype(np.float32)
-    whitened = np.empty(mean.shape, dtype=np.float32 if len(mean) <= ASKED else np.float16)
+    whitened = np.empty(mean.shape, dtype=np.float32)
     for start in range(0, len(mean), ASKED):
-        block = (mean[start : start + ASKED] - centre) @ turn
-        length = np.linalg.norm(block, axis=1, keepdims=True)
-        whitened[start : start + ASKED] = block / np.where(length > 0, length, 1)
+        whitened[start : start + ASKED] = arrays.normalized((mean[start : start + ASKED] - centre) @ turn)
     return whitened
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from probmetric.metrics import arrays
 from probmetric.metrics.arrays import Array, Bools, Doubles, Ints
+from probmetric.metrics.elsewhere import BY_P_RIGHT
 from probmetric.metrics.ood import auroc
 from probmetric.metrics.selective import selective_metrics
 from probmetric.retrieval import Match, find_match, match_among
@@ -22,7 +23,6 @@ from probmetric.trust.p_right import PRight, added_auroc, cross_fitted, fit_p_ri
 
 KEPT = ("uncertainty", "concentration", "variance", "mean")
 LEAST = 2
-SELECTIVE = ("augrc", "e_aurc", "risk_at_coverage_80", "coverage_at_risk_5")
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ class Answers:
         doubts: score -> doubt (Q,), higher = less sure.
         own: own uncertainty of the queries' images (Q,).
         label: class of each query (Q,), -1 for strangers.
-        right: whether the answer is right (Q,); a wrong one exactly as near counts before it.
+        right: whether the answer is right (Q,); of images exactly as near the first decides in a gallery that is asked,
+            and a wrong one among the others.
         asked: whether the query has a positive in the gallery (Q,).
         retrieval: retrieval metrics of each query, as of `retrieval_per_query`; empty where a gallery was asked.
     """
@@ -155,12 +156,13 @@ def error_aurocs(answers: Answers) -> dict[str, float]:
 
 
 def stranger_aurocs(known: Answers, strangers: Answers) -> dict[str, float]:
-    """Compare every doubt of answers to `known` queries with that of answers to strangers.
+    """Compare every doubt of answers to `known` queries, those that are `asked`, with that of answers to strangers.
 
     Returns:
         `auroc_<score>`, strangers against known; `scod_auroc[_<score>]`, strangers and wrong answers against right.
     """
-    right, wrong = known.asked & known.right, known.asked & ~known.right
+    known = known.rows(known.asked)
+    right, wrong = known.right, ~known.right
     aurocs = {f"auroc_{name}": auroc(doubt, strangers.doubts[name]) for name, doubt in known.doubts.items()}
     pairs = {"": (known.own, strangers.own)}
     pairs |= {f"_{name}": (doubt, strangers.doubts[name]) for name, doubt in known.doubts.items()}
@@ -199,7 +201,7 @@ def trust_metrics(answers: Mapping[str, Answers], *, seed: int = 0) -> tuple[dic
         "p_right": p_right_metrics(stated, right),
     }
     selective = selective_metrics(1.0 - stated, right)
-    groups["p_right"] |= {name: selective[name] for name in SELECTIVE}
+    groups["p_right"] |= {name: selective[name] for name in BY_P_RIGHT}
     by_validation = p_right_of(answers)
     if by_validation is not None:
         groups["p_right_val"] = p_right_metrics(by_validation.probability(free), right)

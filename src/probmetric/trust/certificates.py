@@ -321,13 +321,13 @@ def class_importance(labels: Any, shares: Mapping[Any, float]) -> Doubles:
     missing = sorted({str(name) for name in shares} - {str(name) for name in names.tolist()})
     absent = [name for name in names.tolist() if name not in shares]
     if missing or absent:
-        raise ValueError(
+        raise CertificateError(
             f"shares name {', '.join(missing) or 'no class'} that calibration does not show, and lack "
             f"{', '.join(map(str, absent[:3])) or 'none'} that it does; expected the same classes."
         )
     wanted = arrays.vector([shares[name] for name in names.tolist()], "shares")
     if wanted.min() < 0 or not 0 < wanted.sum() < np.inf:
-        raise ValueError(f"shares are {wanted.min():g} to {wanted.max():g}; expected numbers from 0, not all 0.")
+        raise CertificateError(f"shares are {wanted.min():g} to {wanted.max():g}; expected numbers from 0, not all 0.")
     return np.asarray((wanted / wanted.sum() / np.bincount(numbers) * len(numbers))[numbers])
 
 

@@ -23,6 +23,7 @@ from probmetric.retrieval.neighbours import search
 
 NEAR, NEAR_IN_FEW, FEW = 0.03, 0.003, 64
 DIMENSIONS = 12
+PAIRS = 16_384  # whose distances are computed at once
 SEEN = 2000
 GROUPS = (
     *("group", "session", "person", "identity", "subject", "patient"),
@@ -44,7 +45,8 @@ def copy_groups(rows: Any) -> Ints:
     exact = exact if len(first) < len(vectors) else np.arange(len(vectors))
     near = _near(vectors.shape[1])
     pairs = scipy.spatial.cKDTree(_projected(values)).query_pairs(near, output_type="ndarray")
-    pairs = pairs[_distance(values[pairs[:, 0]], values[pairs[:, 1]]) <= near]
+    blocks = np.array_split(pairs, range(PAIRS, len(pairs), PAIRS))
+    pairs = np.concatenate([part[_distance(values[part[:, 0]], values[part[:, 1]]) <= near] for part in blocks])
     links = scipy.sparse.coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(len(values), len(values)))
     numbers = scipy.sparse.csgraph.connected_components(links, directed=False)[1][exact]
     _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)

@@ -76,7 +76,8 @@ def certify_record(
         name: decided_by(score if isinstance(score, PRight) else name, {"own": record["own"], **doubts})
         for name in names
     }
-    shown, classes = np.unique(record["label"]), np.unique(arrays.to_numpy(gallery_labels))
+    classes = np.unique(arrays.to_numpy(gallery_labels))
+    shown = np.intersect1d(record["label"], classes)
     by_class = shows_some(shown, classes) if unit == "auto" else unit == "class"
     queries = "queries drawn as the calibration queries were, which show {} of the {} classes of this gallery"
     like = "queries of classes like the {} that calibration shows, of the {} of this gallery"
@@ -142,7 +143,7 @@ def calibration_answers(
         gallery: record of the gallery: mean (N,M), uncertainty (N,).
         labels: (N,) classes.
         queries: record of the queries: mean (Q,M), uncertainty (Q,); None for the gallery's own images.
-        query_labels: (Q,) their classes, numbered as the gallery's; -1 for a class that is not in it.
+        query_labels: (Q,) their classes, numbered as the gallery's; below 0, each by itself, those that it has not.
         trained_on: (T,M) embeddings of the images that the model was trained on, which it answers too well: refused
             among the queries, and of the gallery's own images they calibrate nothing. Copies count once.
 

@@ -105,6 +105,8 @@ def logged_rows(log: str | Path, *columns: str) -> list[dict[str, str]]:
     for column in columns:
         if column not in names:
             raise FileError(f"{log} has no column {column!r}; it has {', '.join(names)}.")
+    if not rows:
+        raise FileError(f"{log} has no answers, only a head.")
     return [row for row in rows if row.get("rank", "1") == "1"]
 
 
