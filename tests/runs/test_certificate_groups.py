@@ -25,18 +25,16 @@ def evaluated(root, splits):
         Image.new("RGB", (8, 8), (number, number // 2, 7)).save(raw / name)
     persons, labels = [f"p{number // 2}" for number in range(len(splits))], np.arange(len(splits)) % 2
     pd.DataFrame({"path": names, "label": labels, "split": splits, "person": persons}).to_csv(raw / "images.csv")
-    prepare_dataset(
-        "table", root / "data/prepared/shop", raw=raw / "images.csv", min_images=1, split="by_image", progress=False
-    )
-    folder = RunFolder.named("shop/arcface/seed0")
-    rows = load_manifest(root / "data/prepared/shop")
+    data, options = root / "data/prepared/shop", {"min_images": 1, "split": "by_image"}
+    prepare_dataset("table", data, raw=raw / "images.csv", progress=False, **options)
+    folder, rows = RunFolder.named("shop/arcface/seed0"), load_manifest(data)
     mean = np.eye(2)[rows["label"]] + 0.1 * np.random.default_rng(0).normal(size=(len(rows), 2))
     mean = (mean / np.linalg.norm(mean, axis=1, keepdims=True)).astype(np.float32)
     tensors = {"mean": mean, "uncertainty": np.zeros(len(rows), np.float32)}
     tensors |= {"label": rows["label"].to_numpy(), "index": np.arange(len(rows))}
     test = {name: torch.from_numpy(values[rows["split"] == "test"]) for name, values in tensors.items()}
     folder.write_embeddings("test", test, {})
-    facts, record = ImageFacts.of(root / "data/prepared/shop"), folder.embeddings("test")
+    facts, record = ImageFacts.of(data), folder.embeddings("test")
     sides = facts.asked(record)
     arrays = {name: record[name] for name in ("mean", "uncertainty")}
     answers = among_others(arrays, record["label"]) if sides is None else sides.answers(arrays, record["label"])
