@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -59,6 +60,33 @@ def test_orientations_that_are_none_turn_nothing(orientation):
     assert pixels.shape == (20, 30, 3)
 
 
+@pytest.mark.parametrize("pages", [1, 2])
+@pytest.mark.parametrize(
+    ("orientation", "upright"),
+    [(3, [[6, 5, 4], [3, 2, 1]]), (6, [[4, 1], [5, 2], [6, 3]]), (8, [[3, 6], [2, 5], [1, 4]])],
+)
+def test_a_tiff_is_turned_once_whatever_its_number_of_pages(orientation, upright, pages):
+    page, exif = Image.fromarray(np.array([[1, 2, 3], [4, 5, 6]], np.uint8)), Image.Exif()
+    exif[0x0112] = orientation
+    data = encoded(page, "TIFF", exif=exif, save_all=True, append_images=[page] * (pages - 1))
+    loaded = Image.open(io.BytesIO(data))
+    loaded.load()
+    for pixels, _ in (decode(data, "x.tif", mode="L"), decoded(loaded, mode="L")):
+        assert pixels[..., 0].tolist() == upright
+
+
+def test_an_image_of_the_callers_keeps_its_size():
+    photo = Image.open(io.BytesIO(encoded(Image.new("RGB", (1600, 1600)), "JPEG")))
+    assert decoded(photo, shorter_side=64).pixels.shape == (64, 64, 3)
+    assert decoded(photo, shorter_side=256).pixels.shape == (256, 256, 3)
+
+
+def test_a_jpeg_is_as_large_as_its_file_says_however_far_it_is_to_be_reduced(monkeypatch):
+    monkeypatch.setattr("probmetric.data.decode.MAX_PIXELS", 10_000)
+    with pytest.raises(DataError, match=r"x\.jpg is too large to be a photograph \(128x128 pixels\)"):
+        decode(encoded(Image.new("RGB", (128, 128)), "JPEG"), "x.jpg", shorter_side=8)
+
+
 @pytest.mark.parametrize(
     ("values", "expected", "remark"),
     [
@@ -94,6 +122,26 @@ def test_a_transparent_entry_of_a_palette_is_laid_on_white(kind):
     assert remarks == ("transparency laid on white",)
     assert pixels[0, 0].tolist() == [1, 0, 200]
     assert (pixels[1:] == 255).all()
+
+
+def test_a_palette_of_transparent_colours_is_laid_on_white():
+    image = Image.new("RGBA", (4, 4), (10, 20, 30, 0))
+    image.putpixel((0, 0), (200, 0, 0, 255))
+    pixels, remarks = decoded(image.quantize())
+    assert remarks == ("transparency laid on white",)
+    assert pixels[0, 0].tolist() == [200, 0, 0]
+    assert (pixels[1:] == 255).all()
+
+
+def test_the_transparent_colour_of_a_png_of_16_bits_is_laid_on_white():
+    def chunk(name, content):
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    key, other = struct.pack(">3H", 1000, 2000, 3000), struct.pack(">3H", 0x2000, 0x4000, 0x8000)
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 2, 1, 16, 2, 0, 0, 0))
+    rows = chunk(b"IDAT", zlib.compress(b"\0" + key + other))
+    data = b"\x89PNG\r\n\x1a\n" + head + chunk(b"tRNS", key) + rows + chunk(b"IEND", b"")
+    assert decode(data, "x.png").pixels[0].tolist() == [[255, 255, 255], [0x20, 0x40, 0x80]]
 
 
 def test_a_palette_without_colours_is_no_black_image():

@@ -118,6 +118,8 @@ def decode(data: bytes, name: str, *, mode: Mode = "RGB", shorter_side: int | No
             image = Image.open(io.BytesIO(data), formats=_formats())
         except UnidentifiedImageError as error:
             raise DataError(f"{name} {_not_read(data, name)}.") from error
+        if shorter_side and image.format == "JPEG" and image.width * image.height <= MAX_PIXELS:
+            image.draft(None, (2 * shorter_side, 2 * shorter_side))
     return decoded(image, name, mode=mode, shorter_side=shorter_side)
 
 
@@ -154,9 +156,6 @@ def decoded(
     if image.width * image.height > MAX_PIXELS:
         raise _too_large(name, f"{image.width}x{image.height} pixels")
     with _concerning(name):
-        if shorter_side and image.format == "JPEG":
-            image.draft(None, (2 * shorter_side, 2 * shorter_side))
-        image.load()
         upright, remarks = _upright(image)
         plain, more = _plain(upright, mode)
         if shorter_side:
@@ -263,12 +262,13 @@ def _has_torchvision() -> bool:
 
 
 def _upright(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
-    """Return the image turned as its EXIF orientation says; EXIF data that cannot be read turn nothing."""
+    """Return the image, read and turned as its EXIF orientation says; EXIF data that cannot be read turn nothing."""
     from PIL import Image
 
     remarks: tuple[str, ...] = ()
     if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
         remarks = ("several frames: the first is used",)
+    image.load()  # after the count, which seeks: of a TIFF, loading turns the pixels and seeking reads EXIF data again
     try:
         turn = TURNS.get(image.getexif().get(ORIENTATION, 1))
     except Exception:  # EXIF data are written by many programs, and some of it is no EXIF data
@@ -292,14 +292,18 @@ def _plain(image: Image.Image, mode: Mode) -> tuple[Image.Image, tuple[str, ...]
         return Image.fromarray(values).convert(mode), (remark,)
     if kind == "LAB":
         image = image.convert("RGB")
-    if kind == mode and "transparency" not in image.info:
-        return image, ()
-    if kind in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+    if kind == "P" and not image.getpalette():
+        raise _UnusableError("has no colours in its palette")
+    if image.has_transparency_data:
+        key = image.info.get("transparency")
+        if isinstance(key, tuple) and max(key) > 255:  # of 16 bits, of which Pillow reads the upper 8 as pixels
+            image = image.copy()
+            image.info["transparency"] = tuple(part >> 8 for part in key)
         layer = image.convert("RGBA")
         white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
         return Image.alpha_composite(white, layer).convert(mode), ("transparency laid on white",)
-    if kind == "P" and not image.getpalette():
-        raise _UnusableError("has no colours in its palette")
+    if kind == mode:
+        return image, ()
     names = {
         "L": "greyscale repeated in three channels",
         "1": "black and white",
