@@ -78,6 +78,10 @@ def test_named_splits_and_groups_are_kept(tmp_path):
     (tmp_path / "s.csv").write_text("\n".join(["file,kind,part", *lines]))
     names = {"path_column": "file", "label_column": "kind", "split_column": "part"}
     assert prepared(tmp_path / "s.csv", tmp_path / "shop", **names)["split"].tolist() == splits
+    others = [f"{path},{number % 4},,test" for number, path in enumerate(paths)]
+    (tmp_path / "o.csv").write_text("\n".join(["path,label,part,split", *others]))
+    drawn = prepared(tmp_path / "o.csv", tmp_path / "drawn", split="by_image", split_column="part")["split"]
+    assert set(drawn) == {"train", "val", "test"}
     bare = [f"{path},{number // 4},," for number, path in enumerate(paths)]
     (tmp_path / "empty.csv").write_text("\n".join(["path,label,split,group", *bare]))  # as `probmetric vectors` writes
     assert set(prepared(tmp_path / "empty.csv", tmp_path / "unsplit", split="by_image")["split"]) == {
@@ -96,7 +100,7 @@ def test_named_splits_and_groups_are_kept(tmp_path):
         ("path,label\n", "lists nothing"),
         (
             "path,kind\na/0.png,x\n",
-            "has no column 'label' of texts or numbers; it has path, kind. .*init --label-column",
+            "has no column 'label' of texts or numbers; it has 'path', 'kind'. .*init --label-column",
         ),
         ("path,label,label\na,b,c\n", "named twice"),
         ("path,label\na/0.png\n", "line 2: 1 of 2 columns"),
@@ -114,6 +118,8 @@ def test_named_splits_and_groups_are_kept(tmp_path):
         ("path,label\na/0.png,x\na/1.png, x\na/2.png,y\na/3.png,y", "row 2: the label ' x' begins or ends with"),
         ("path,label\na/0.png,1\na/1.png,1.0\na/2.png,y\na/3.png,y", "row 2: the label '1.0' is '1' elsewhere"),
         ("path;label\na/0.png;x\na/1.png", "line 3: 1 of 2 columns"),
+        ("path, label\na/0.png,x\n", "has no column 'label' .*it has 'path', ' label'"),
+        ("path,label,split\na/0.png,x,train\na/1.png,y,\na/2.png,y,test", r"s\.csv: row 2 has no split; mend it"),
         ("path,label\na/0.png,x\na/1.png,nan", "row 2 has no label"),
         (f"path,label\na/0.png,{'x' * 200_000}\n", "line 2: no readable CSV"),
         ("path,label\na/0\0.png,x\na/0.png,y", "row 1: .* leaves the folder"),
@@ -128,10 +134,31 @@ def test_a_hostile_table_is_refused(tmp_path, text, says):
         prepared(tmp_path / "s.csv", tmp_path / "shop", split="by_image")
 
 
+@pytest.mark.parametrize("column", ["split", "group"])
+def test_a_column_that_is_named_must_be_there(tmp_path, column):
+    lines = [f"{path},{number % 4},train" for number, path in enumerate(pictures(tmp_path))]
+    (tmp_path / "s.csv").write_text("\n".join(["path,label,part", *lines]))
+    with pytest.raises(DataError, match=rf"no column 'prat' .* it has .*'part'\. Name it: `{column}_column: "):
+        prepared(tmp_path / "s.csv", tmp_path / "shop", split="by_image", **{f"{column}_column": "prat"})
+
+
+def test_groups_are_named_in_a_column_and_an_image_without_one_is_alone(tmp_path):
+    lines = [f"{path},{number % 2}" for number, path in enumerate(pictures(tmp_path))]
+    (tmp_path / "s.csv").write_text("\n".join(["path,label", *lines]))
+    with pytest.raises(DataError, match="names no groups; fill the column that the option group_column names, or set"):
+        prepared(tmp_path / "s.csv", tmp_path / "shop", split="by_group")
+    grouped = [f"{line},{'shot' if number < 4 else ''}" for number, line in enumerate(lines)]
+    (tmp_path / "s.csv").write_text("\n".join(["path,label,group", *grouped]))
+    listed = prepared(tmp_path / "s.csv", tmp_path / "shop", split="by_group", near_duplicates=False)
+    alone = listed[listed["group"] == ""]
+    assert len(alone) == 20
+    assert alone.groupby("class_name")["split"].nunique().tolist() == [3, 3]
+
+
 def test_a_column_of_lists_is_no_label(tmp_path):
     paths = pictures(tmp_path, 4)
     pq.write_table(pa.table({"path": paths, "label": [["x", "y"], ["x"], ["y"], []]}), tmp_path / "s.parquet")
-    with pytest.raises(DataError, match="no column 'label' of texts or numbers; it has path"):
+    with pytest.raises(DataError, match="no column 'label' of texts or numbers; it has 'path'"):
         prepared(tmp_path / "s.parquet", tmp_path / "shop")
 
 
@@ -273,12 +300,13 @@ def test_a_missing_label_is_no_class(tmp_path, labels):
 
 def test_columns_called_as_ours_do_not_change_what_is_stored(tmp_path):
     pictures(tmp_path, 8)
-    lines = [f"a/{n}.png,{n % 2},1,2,3" for n in range(8)]
-    (tmp_path / "t.csv").write_text("\n".join(["path,label,length,offset,sha256", *lines]))
-    prepared(tmp_path / "t.csv", tmp_path / "shop", split="by_image")
+    lines = [f"a/{n}.png,{n % 2 if n < 7 else 'alone'},1,2,3,guest" for n in range(8)]
+    (tmp_path / "t.csv").write_text("\n".join(["path,label,length,offset,sha256,role", *lines]))
+    listed = prepared(tmp_path / "t.csv", tmp_path / "shop", split="by_image")
+    assert set(listed["class_name"]) == {"0", "1"}  # min_images counts for all that are no queries of ours
     assert doctor(tmp_path / "shop") == []
     stored = open_images(tmp_path / "shop")
-    assert all(stored[row].shape == (40, 50, 3) for row in range(8))
+    assert all(stored[row].shape == (40, 50, 3) for row in range(7))
 
 
 def vectors(count=60, dim=10):
@@ -292,11 +320,11 @@ def written(folder, kind):
     if kind == "parquet":
         pq.write_table(pa.table({"vector": list(rows), "label": labels.tolist(), "price": np.arange(60)}), file)
     elif kind == "npz":
-        np.savez(file, vectors=rows, label=labels, price=np.arange(60))
+        np.savez(file, vectors=rows, label=labels, price=np.arange(60), source_row=np.zeros(60, int))
     elif kind == "npy":
         np.save(file, rows)
-        lines = [f"{label},{number}" for number, label in enumerate(labels)]
-        file.with_suffix(".csv").write_text("\n".join(["label,price", *lines]))
+        lines = [f"{label},{number},none" for number, label in enumerate(labels)]
+        file.with_suffix(".csv").write_text("\n".join(["label,price,vector", *lines]))
     else:
         from probmetric.io import write_tensors
 

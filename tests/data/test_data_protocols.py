@@ -205,6 +205,7 @@ def test_frames_of_a_walk_are_places_by_columns_of_a_table(tmp_path):
     queries, database, answers = positives(columns)
     assert len(queries) == 6
     assert len(database) == 6
+    assert not any("has another one of its class" in note for note in notes_of(folder))
     for query, rows in zip(queries, answers, strict=True):
         walk, frame = columns["city"][query], columns["easting"][query] / 8
         for row in database[rows]:
@@ -272,6 +273,23 @@ def test_the_first_classes_of_a_listing_train(tmp_path, birds):
     assert halves(tmp_path / "b", birds, class_order="name") == (set(sorted(ORDER)[:4]), set(sorted(ORDER)[4:]))
     (birds.parent / "classes.txt").write_text("\n".join(reversed(ORDER)))
     assert halves(tmp_path / "c", birds, class_order="../classes.txt") == (set(ORDER[4:]), set(ORDER[:4]))
+
+
+def test_a_listing_may_write_a_class_in_another_unicode_form_and_with_one_space(tmp_path, birds):
+    (birds / "Tern").rename(birds / "caf\u00e9  au lait")
+    lines = ["cafe\u0301 au lait" if name == "Tern" else name for name in ORDER]
+    (birds.parent / "classes.txt").write_text("\n".join(lines))
+    first, last = halves(tmp_path / "a", birds, class_order="../classes.txt")
+    assert (first, last) == ({"Wren", "Auk", "caf\u00e9  au lait", "Crow"}, set(ORDER[4:]))
+
+
+def test_an_order_of_classes_beside_splits_that_data_name_is_refused(tmp_path, birds):
+    for name in ORDER:
+        split = "train" if name in ORDER[:4] else "test"
+        (birds.parent / "named" / split).mkdir(parents=True, exist_ok=True)
+        (birds / name).rename(birds.parent / "named" / split / name)
+    with pytest.raises(DataError, match="names splits, and class_order would make others; remove one of the two"):
+        halves(tmp_path / "a", birds.parent / "named", class_order="name")
 
 
 @pytest.mark.parametrize(

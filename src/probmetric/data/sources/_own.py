@@ -17,6 +17,7 @@ Annotations are not postponed here: a source inherits options of other modules w
 """
 
 import re
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -64,6 +65,7 @@ class OwnData(Source):
 
     needs_raw: ClassVar[bool] = True
     closed_set: ClassVar[Flag] = {"split": CLOSED_SETS}
+    naming_groups: ClassVar[str] = "set group: folder, where the folders below those of the classes are groups"
 
     split: Split = "by_class"
     test_fraction: OpenShare = 0.5
@@ -95,11 +97,13 @@ class OwnData(Source):
         classes, labels = np.unique(listed["class_name"].astype(str), return_inverse=True)
         groups = listed.get("group") if self.split == "by_group" else None
         if self.split == "by_group" and groups is None:
-            raise DataError(f"{where} names no groups; say where they are (option group), or set split: by_image.")
+            raise DataError(f"{where} names no groups; {self.naming_groups}, or set split: by_image.")
         rng = np.random.default_rng([seed, self.split_seed] if self.split_seed else seed)
         if "split" in listed:
+            if self.class_order:
+                raise DataError(f"{where} names splits, and class_order would make others; remove one of the two.")
             splits = listed["split"]
-            if np.any(splits != "test") or "role" not in listed:
+            if np.any(splits != "test") or not _with_a_role(listed).any():
                 self._check_splits(classes, labels, splits, where)
         else:
             splits = strings(["train"] * len(labels))
@@ -158,14 +162,13 @@ class OwnData(Source):
             )
 
     def _large_enough(self, listed: Columns, where: Path, notes: list[str]) -> np.ndarray:
-        """Return the mask (N,) of images of classes with `min_images` images, and of queries and gallery.
+        """Return the mask (N,) of images of classes with `min_images` images, or with images that have a role.
 
         The others are noted.
         """
         names = listed["class_name"].astype(str)
         classes, which, counts = np.unique(names, return_inverse=True, return_counts=True)
-        if "role" in listed:
-            counts[which[listed["role"] != ""]] = self.min_images
+        counts[which[_with_a_role(listed)]] = self.min_images
         small = [name for name, count in zip(classes, counts, strict=True) if count < self.min_images]
         if small:
             shown = ", ".join(small[:10]) + (" ..." if len(small) > 10 else "")
@@ -239,6 +242,8 @@ class OwnImages(OwnData):
 class InColumns(OwnData):
     """Data whose classes, splits and groups stand in columns with these names."""
 
+    naming_groups: ClassVar[str] = "fill the column that the option group_column names"
+
     path_column: str = "path"
     label_column: str = "label"
     split_column: str = "split"
@@ -258,9 +263,10 @@ def _listed_classes(file: Path, classes: set[str]) -> list[str]:
     """
     if not file.is_file():
         raise DataError(f"{file} (class_order) cannot be read (no such file); name a text file with a class a line.")
-    lines = [" ".join(row.cells) for row in listed_rows(file, 0)]
-    named = [line if line in classes else re.sub(r"^\d+[,\s]+", "", line) for line in lines]
-    listed = [name for name in named if name in classes]
+    plain = {" ".join(name.split()): name for name in classes}
+    lines = [unicodedata.normalize("NFC", " ".join(row.cells)) for row in listed_rows(file, 0)]
+    named = [line if line in plain else re.sub(r"^\d+[,\s]+", "", line) for line in lines]
+    listed = [plain[name] for name in named if name in plain]
     if len(listed) != len(classes) or set(listed) != classes:
         wrong = sorted(classes - set(listed)) or [name for name in listed if listed.count(name) > 1]
         raise DataError(
@@ -295,9 +301,19 @@ def _with_roles(listed: Columns, where: Path, notes: list[str]) -> Columns:
     return {name: values[~junk] for name, values in listed.items()}
 
 
+def _with_a_role(listed: Columns) -> np.ndarray:
+    """Return the mask (N,) of images that ask or are searched; another column may be called `role`, too."""
+    none = np.full(len(listed["class_name"]), "")
+    return np.isin(listed.get("role", none).astype(str), (*ROLES, "database"))
+
+
 def _groups_held_out(groups: np.ndarray, labels: np.ndarray, fraction: float, rng: np.random.Generator) -> np.ndarray:
-    """Return the mask (N,) of whole `groups` (N,), drawn class by class; a group is of the class of its first image."""
-    _, first, which = np.unique(groups.astype(str), return_index=True, return_inverse=True)
+    """Return the mask (N,) of whole `groups` (N,), drawn class by class; a group is of the class of its first image.
+
+    An image whose group is "" is a group of its own.
+    """
+    names = np.where(groups == "", [f"\n{row}" for row in range(len(groups))], groups.astype(str))
+    _, first, which = np.unique(names, return_index=True, return_inverse=True)
     owner = labels[first]
     alone = np.bincount(owner, minlength=labels.max() + 1)[owner] < 2
     held = np.zeros(len(first), dtype=bool)
@@ -312,7 +328,7 @@ def _too_small(labels: np.ndarray, splits: np.ndarray, role: np.ndarray | None =
     notes = []
     for split, purpose in _PURPOSE.items() if np.any(splits != "test") else (("test", _PURPOSE["test"]),):
         asked = searched = labels[splits == split]
-        if split == "test" and role is not None:
+        if split == "test" and role is not None and np.isin(ROLES, role).all():
             asked, searched = labels[role == "query"], labels[role == "gallery"]
         names, counts = np.unique(searched, return_counts=True)
         queries = int(np.isin(asked, names[counts > 1] if asked is searched else names).sum())

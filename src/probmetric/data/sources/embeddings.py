@@ -23,7 +23,7 @@ from probmetric.data.manifest import DataError, refusing
 from probmetric.data.sources import RawFiles, Table, options, register
 from probmetric.data.sources._files import strings
 from probmetric.data.sources._own import Columns, InColumns
-from probmetric.data.sources.table import check_once, columns_of, listed_in
+from probmetric.data.sources.table import SOURCE_ROW, check_once, columns_of, listed_in
 from probmetric.io import FileError, read_tensors
 
 FILES = (".parquet", ".npz", ".npy", ".safetensors")
@@ -45,11 +45,11 @@ class Embeddings(InColumns):
         file = files.users_file(FILES)
         vectors, listed = self._read(file)
         # where each row of the manifest, some of which are left out, lies among the vectors
-        listed = {"source_row": np.arange(len(vectors))} | listed
+        listed = {SOURCE_ROW: np.arange(len(vectors))} | listed
         columns = self.columns(listed, file, files.notes, seed)
         return Table(
             columns,
-            _Padded(vectors, columns["source_row"]),
+            _Padded(vectors, columns[SOURCE_ROW]),
             self.protocol,
             f"vectors of {vectors.shape[1]} dimensions from {file.name}",
             facts={"dimensions": int(vectors.shape[1])},
@@ -80,8 +80,8 @@ class Embeddings(InColumns):
         for other, values in columns.items():
             if len(values) != len(vectors):
                 raise DataError(f"{file}: {len(values)} entries of {other} for {len(vectors)} vectors; give one each.")
-        if self.names["path"] not in columns:
-            columns[self.names["path"]] = strings([f"{file.stem}/{row:07}" for row in range(len(vectors))])
+        if self.path_column == "path" and "path" not in columns:
+            columns["path"] = strings([f"{file.stem}/{row:07}" for row in range(len(vectors))])
         listed = listed_in(file, self.names, columns)
         check_once(file, listed["path"])
         return vectors, listed
@@ -129,4 +129,4 @@ def arrays_of(file: Path) -> dict[str, np.ndarray]:
     listing = file.with_suffix(".csv")
     if not listing.is_file():
         raise DataError(f"{file} has no labels: put them into {listing.name} beside it, a line per vector.")
-    return {"vector": loaded} | columns_of(listing)
+    return columns_of(listing) | {"vector": loaded}

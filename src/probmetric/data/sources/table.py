@@ -7,9 +7,10 @@
 
 Columns, which options may name otherwise: path, label and, where they are there, split (train, val, test, query,
 gallery) and group (what must stay together). All others become columns of the manifest; `blur`, `noise`, `occlusion`,
-`warp` and `distortion` are strengths, which evaluation compares with the uncertainty. Splits that are not named are
-made as by `folder`. Paths of a table that was written elsewhere, on Windows too, are found if what follows their first
-folders lies there. A missing image is named with its row before anything is prepared.
+`warp` and `distortion` are strengths, which evaluation compares with the uncertainty; those called as ours (`offset`,
+`length`, ...) are left out. Splits that are not named are made as by `folder`. Paths of a table that was written
+elsewhere, on Windows too, are found if what follows their first folders lies there. A missing image is named
+with its row before anything is prepared.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ from probmetric.data.sources._own import Columns, InColumns, OwnImages
 from probmetric.metrics.severity import STRENGTHS
 
 FILES = (".csv", ".tsv", ".parquet")
+NEEDED = ("path", "label")
 MISSING = ("", "nan", "NaN", "<NA>")  # as programs write what is not known
 BATCH_ROWS = 8192  # of vectors, read at once
-LENGTH = "length"  # a column of manifests whose images are stored as files
+SOURCE_ROW = "source_row"
+OURS = ("clean_label", "length", SOURCE_ROW)  # of manifests with wrong labels, images stored as files, vectors
 
 
 @register
@@ -138,23 +141,24 @@ def listed_in(file: Path, names: dict[str, str], columns: Columns) -> Columns:
     `names` says which of its `columns` hold path, label, split and group.
 
     Raises:
-        DataError: no such column, or a cell without path or label.
+        DataError: no such column, where it is needed or named otherwise, or a cell without path, label or split.
     """
-    for role in ("path", "label"):
-        if names[role] not in columns:
+    for role, name in names.items():
+        if name not in columns and (role in NEEDED or name != role):
+            by_init = f" (`probmetric init --{role}-column ...`)" if role in NEEDED else ""
             raise DataError(
-                f"{file} has no column {names[role]!r} of texts or numbers; it has {', '.join(columns)}. Name it: "
-                f"`{role}_column: ...` (`probmetric init --{role}-column ...`)."
+                f"{file} has no column {name!r} of texts or numbers; it has {', '.join(map(repr, columns))}. Name it: "
+                f"`{role}_column: ...`{by_init}."
             )
     texts = {role: _texts(file, role, columns[name]) for role, name in names.items() if name in columns}
-    texts = {role: cells for role, cells in texts.items() if role in ("path", "label") or (cells != "").any()}
-    for role in ("path", "label"):
+    texts = {role: cells for role, cells in texts.items() if role in NEEDED or (cells != "").any()}
+    for role in (*NEEDED, *({"split"} & texts.keys())):
         empty = np.flatnonzero(np.isin(texts[role].astype(str), MISSING))
         if len(empty):
             raise DataError(f"{file}: row {empty[0] + 1} has no {role}; mend it ({len(empty)} such).")
     _check_names(file, texts["label"])
     texts["label"] = strings([unicodedata.normalize("NFC", name) for name in texts["label"]])
-    taken = {*names.values(), *TYPES, "clean_label", LENGTH}
+    taken = {*names, *names.values(), *TYPES, *OURS}
     extra = {name: values for name, values in columns.items() if name not in taken and values.ndim == 1}
     extra = {name: values for name, values in extra.items() if not isinstance(values[0], bytes)}
     extra |= {name: _strengths(extra[name]) for name in STRENGTHS if name in extra}
