@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from probmetric.data import DataError, doctor, load_columns, load_manifest, open_images, prepare_dataset, verify_digest
-from probmetric.data.manifest import MANIFEST, load_metadata, read_table, write_digest, write_manifest
+from probmetric.data.manifest import MANIFEST, load_metadata, read_table, values_of, write_digest, write_manifest
 from probmetric.data.sources.digits import Digits
+from probmetric.data.variants import split_classes
 from probmetric.data.views._base import stacked
 from probmetric.io import FileError
 from probmetric.io.folders import MARKER
@@ -155,6 +156,21 @@ def test_text_and_digests_as_bytes_are_written_like_text_whatever_the_groups_of_
     assert files[0].read_bytes() == files[1].read_bytes() != files[2].read_bytes()
     assert load_manifest(files[0].parent).equals(load_manifest(files[2].parent))
     assert load_columns(files[2].parent, ["path"])["path"].tolist() == paths
+
+
+def test_numbers_of_any_width_are_read_as_they_were_written_also_by_variants(tmp_path, prepared):
+    folder = shutil.copytree(prepared / "glyphs", tmp_path / "glyphs")
+    table, metadata = read_table(folder)
+    columns = {name: values_of(table, name) for name in table.column_names}
+    extra = {kind: np.linspace(0, 3, len(table)).astype(kind) for kind in ("float16", "float32", "float64", "uint8")}
+    write_manifest(folder / MANIFEST, columns | extra, metadata)
+    (folder / "digest").unlink()
+    write_digest(folder)
+    split_classes(folder, tmp_path / "glyphs+split1", number=1)
+    for place in (folder, tmp_path / "glyphs+split1"):
+        for kind, values in load_columns(place, list(extra)).items():
+            assert values.dtype == kind
+            np.testing.assert_array_equal(values, extra[kind])
 
 
 def test_batches_are_the_images(prepared):

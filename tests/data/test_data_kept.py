@@ -11,6 +11,7 @@ import pytest
 
 from probmetric.data import DataError, manifest, prepare_dataset
 from probmetric.data.manifest import IMAGES, verify_digest
+from probmetric.data.near import alike
 from probmetric.data.prepare import kept_pairs
 from probmetric.data.raw import raw_content
 
@@ -20,6 +21,15 @@ def test_pairs_follow_their_images_and_go_with_them() -> None:
     pairs = [(0, 2, True), (0, 1, True), (3, 5, False), (4, 5, False), (2, 0, False)]
     assert kept_pairs(pairs, keep) == [(0, 1, 1), (2, 3, 0), (1, 0, 0)]
     assert kept_pairs(pairs, np.ones(6, dtype=bool)) == [(first, second, int(same)) for first, second, same in pairs]
+
+
+def test_any_number_of_images_with_one_mark_look_the_same() -> None:
+    mark, other = np.random.default_rng(0).integers(0, 256, (2, 32), dtype=np.uint8)
+    almost = mark.copy()
+    almost[31] ^= 1
+    sets = alike(np.stack([mark] * 500 + [almost, other]), np.arange(502))
+    assert (sets[:501] == sets[0]).all()
+    assert sets[501] != sets[0]
 
 
 @pytest.fixture(scope="module")

@@ -42,6 +42,7 @@ TYPES: dict[str, str] = {
 }
 GROUP = 2**17
 QUICK_LIMIT = 64 * 2**20
+SHOWN = 50  # problems of one error
 _KEY = b"probmetric"
 
 
@@ -65,10 +66,10 @@ def refusing(what: str, fix: str, *kinds: type[Exception]) -> Iterator[None]:
         raise DataError(f"{what} ({getattr(error, 'strerror', None) or error}); {fix}.") from error
 
 
-def listed_problems(head: str, problems: Sequence[str], shown: int = 50) -> DataError:
+def listed_problems(head: str, problems: Sequence[str]) -> DataError:
     """Make one error of all `problems`, a line for each."""
-    more = [f"  and {len(problems) - shown} more"] if len(problems) > shown else []
-    return DataError("\n".join([head, *(f"  {problem}" for problem in problems[:shown]), *more]))
+    more = [f"  and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
+    return DataError("\n".join([head, *(f"  {problem}" for problem in problems[:SHOWN]), *more]))
 
 
 def is_utf8(name: str) -> bool:
@@ -184,7 +185,7 @@ def read_table(
 
 
 def values_of(table: pa.Table, name: str) -> np.ndarray:
-    """Return column `name` as an array (N,), made without `to_numpy`, which imports pandas."""
+    """Return column `name` as an array (N,), made without `to_numpy` and its like, which import pandas."""
     import pyarrow as pa
 
     column = table.column(name).combine_chunks()
@@ -193,16 +194,10 @@ def values_of(table: pa.Table, name: str) -> np.ndarray:
     whole = len(array) > 0 and not array.null_count
     if whole and pa.types.is_string(kind):  # repeated values share their memory
         coded = array.dictionary_encode()
-        return np.array(coded.dictionary.to_pylist(), dtype=object)[_numbers(coded.indices)]
+        return np.array(coded.dictionary.to_pylist(), dtype=object)[np.from_dlpack(coded.indices)]
     if whole and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        return np.array(_numbers(array))
+        return np.array(np.from_dlpack(array))
     return np.array(array.to_pylist(), dtype=None if pa.types.is_boolean(kind) else object)
-
-
-def _numbers(array: pa.Array) -> np.ndarray:
-    """Return a view of a column of numbers (N,), N > 0."""
-    data = np.frombuffer(array.buffers()[1], dtype=np.dtype(str(array.type).replace("double", "float64")))
-    return data[array.offset : array.offset + len(array)]
 
 
 def load_columns(folder: str | Path, columns: Sequence[str]) -> dict[str, np.ndarray]:

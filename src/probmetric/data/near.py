@@ -43,6 +43,10 @@ def alike(marks: np.ndarray, keys: np.ndarray) -> np.ndarray:
     equal = keys[order[1:]] == keys[order[:-1]]
     pairs = [np.stack([order[:-1][equal], order[1:][equal]], axis=1)]
     marked = np.flatnonzero(marks.any(axis=1))
+    whole = np.ascontiguousarray(marks[marked]).view(f"S{marks.shape[1]}").reshape(-1)
+    _, first, same = np.unique(whole, return_index=True, return_inverse=True)
+    pairs.append(np.stack([marked[first][same], marked], axis=1))
+    marked = marked[first]  # of equal marks one is compared: any number may be equal
     for piece in range(PIECES):
         parts = np.ascontiguousarray(marks[marked, 4 * piece : 4 * piece + 4]).view(np.uint32).reshape(-1)
         order = np.argsort(parts, kind="stable")
