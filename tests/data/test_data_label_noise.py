@@ -13,6 +13,7 @@ from probmetric.data import (
     load_columns,
     load_manifest,
     open_images,
+    prepare_dataset,
     verify_digest,
 )
 from probmetric.data.noise import nearest_classes
@@ -106,6 +107,19 @@ def test_nearest_classes_look_more_alike_than_chance(prepared):
     rank = np.argsort(np.argsort(distance, axis=1), axis=1)
     position = np.searchsorted(classes, near[:, 0])
     assert np.median(rank[np.arange(len(classes)), position]) <= 3
+
+
+def test_nearest_classes_of_vectors_are_those_of_the_nearest_mean_vectors(tmp_path):
+    """Classes on a line, at 1, 2, 4, 8, ...: the bytes of such numbers are no measure of them."""
+    places = 2.0 ** np.arange(16)
+    label = np.repeat(np.arange(16), 4)
+    vectors = np.zeros((64, 3))
+    vectors[:, 0] = places[label] + np.tile([-0.1, -0.05, 0.05, 0.1], 16)
+    np.savez(tmp_path / "v.npz", vector=vectors, label=[f"{number:02}" for number in label])
+    raw = {"raw": tmp_path / "v.npz", "progress": False, "split": "by_image"}
+    near = nearest_classes(prepare_dataset("embeddings", tmp_path / "v", **raw))
+    assert near[0].tolist() == [1, 2, 3, 4, 5]
+    assert near[15].tolist() == [14, 13, 12, 11, 10]
 
 
 def test_noise_on_noise_is_refused(prepared, tmp_path):

@@ -1,9 +1,9 @@
 """Label noise: a share of the training labels is replaced, reproducibly, and the original is kept.
 
 Uniform noise replaces a label by another training class, each equally likely. Class-dependent noise (`nearest`)
-replaces it by one of the classes that look most alike (smallest distance between the classes' mean images), which
-is how people mislabel. Exactly round(rate * N) labels change, so the realised rate is the rate asked for, to within
-one image. Validation and test labels never change.
+replaces it by one of the classes that look most alike (smallest distance between the classes' mean images, or mean
+vectors), which is how people mislabel. Exactly round(rate * N) labels change, so the realised rate is the rate asked
+for, to within one image. Validation and test labels never change.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from probmetric.data.manifest import OptionError, read_table, values_of, verify_digest
+from probmetric.data.manifest import OptionError, read_summary, read_table, values_of, verify_digest
 from probmetric.data.store import ImageStore
 from probmetric.data.variants import write_variant
 from probmetric.errors import nearest
@@ -103,28 +103,37 @@ def add_noise(
     return realised
 
 
-def nearest_classes(prepared_folder: str | Path, count: int = NEIGHBOURS) -> np.ndarray:
+def nearest_classes(prepared_folder: str | Path) -> np.ndarray:
     """Return training classes that look most alike: by Euclidean distance of the classes' mean 16x16 grey images.
 
+    Of `source: embeddings`, by that of the classes' mean vectors.
+
     Returns:
-        Labels (C_train, K), nearest first, K = min(count, C_train - 1).
+        Labels (C_train, K), nearest first, K = min(NEIGHBOURS, C_train - 1).
     """
     table, _ = read_table(prepared_folder, ["label", "split"])
     label, split = (values_of(table, name) for name in ("label", "split"))
     classes = np.unique(label[split == "train"])
     store = ImageStore(prepared_folder)
     chosen = [np.flatnonzero((label == c) & (split == "train")).tolist() for c in classes]
-    means = np.stack([np.mean([_thumbnail(store[row]) for row in rows], axis=0) for rows in chosen])
+    seen = _vector if "dimensions" in read_summary(prepared_folder) else _thumbnail
+    means = np.stack([np.mean([seen(store[row]) for row in rows], axis=0) for rows in chosen])
     squared = (means**2).sum(1)
     distance = squared[:, None] + squared[None] - 2 * products(means, means)
     np.fill_diagonal(distance, np.inf)
-    order = np.argsort(distance, axis=1, kind="stable")[:, : min(count, len(classes) - 1)]
+    order = np.argsort(distance, axis=1, kind="stable")[:, : min(NEIGHBOURS, len(classes) - 1)]
     return classes[order]
 
 
-def _thumbnail(pixels: np.ndarray, size: int = 16) -> np.ndarray:
-    """Return mean grey values (size*size,) of an image (H, W, C), by PIL's box filter."""
+def _vector(pixels: np.ndarray) -> np.ndarray:
+    """Return the vector (D,) that is stored as the bytes of an image (H, W, C), with its padding of zeros."""
+    stored = pixels.reshape(-1)
+    return stored[: len(stored) // 4 * 4].view("<f4").astype(np.float64)
+
+
+def _thumbnail(pixels: np.ndarray) -> np.ndarray:
+    """Return mean grey values (256,) of 16 x 16 places of an image (H, W, C), by PIL's box filter."""
     from PIL import Image
 
     grey = pixels.mean(axis=2).round().astype(np.uint8)
-    return np.asarray(Image.fromarray(grey).resize((size, size), Image.Resampling.BOX), dtype=np.float64).ravel()
+    return np.asarray(Image.fromarray(grey).resize((16, 16), Image.Resampling.BOX), dtype=np.float64).ravel()
