@@ -117,12 +117,10 @@ def cell_text(text: str) -> str:
     return f"'{text}" if risky else text
 
 
-def read_csv(
-    path: str | Path, fix: str = "delete it and run again", delimiter: str = ","
-) -> tuple[list[str], list[dict[str, str]]]:
+def read_csv(path: str | Path, fix: str = "delete it and run again") -> tuple[list[str], list[dict[str, str]]]:
     """Read a table: the names in its first line, and the other lines as name -> text."""
     try:
-        table = csv.DictReader(io.StringIO(read_text(path, fix), newline=""), delimiter=delimiter, strict=True)
+        table = csv.DictReader(io.StringIO(read_text(path, fix), newline=""), strict=True)
         rows = list(table)
     except csv.Error as error:
         raise FileError(f"{path} is damaged ({error}); {fix}.") from error

@@ -43,7 +43,7 @@ def check_replaceable(folder: str | Path, purpose: str, sources: Iterable[str | 
         )
 
 
-def claim_folder(folder: str | Path, purpose: str, sources: Iterable[str | Path] = ()) -> None:
+def claim_folder(folder: str | Path, purpose: str) -> None:
     """Make `folder` and mark it as written for `purpose`, where files are to be added to it or replaced one by one.
 
     Files that others put beside ours stay; the caller removes only files that it has written.
@@ -51,7 +51,7 @@ def claim_folder(folder: str | Path, purpose: str, sources: Iterable[str | Path]
     Raises:
         FileError: as `check_claimable`.
     """
-    check_claimable(folder, purpose, sources)
+    check_claimable(folder, purpose)
     if _files_of_marker(Path(folder), purpose) is None:
         mark_folder(folder, purpose, ())
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from probmetric.planning.workflow import WorkflowPlan
     from probmetric.runs.made import State, Verdict
 
+NAMED = 6  # runs of one reason
 _LEGEND = "datasets: * not prepared yet, ! archives missing (`probmetric data status`)"
 
 
@@ -65,16 +66,16 @@ def _said(verdict: Verdict) -> str:
     return _WORDS[verdict.state] + (f": {verdict.why}" if verdict.why else "")
 
 
-def _reasons(verdicts: Mapping[str, Verdict], shown: int = 6) -> list[str]:
-    """Return a line per state and reason with the runs it concerns, at most `shown` by name."""
+def _reasons(verdicts: Mapping[str, Verdict]) -> list[str]:
+    """Return a line per state and reason with the runs it concerns, at most `NAMED` by name."""
     runs_of: dict[str, list[str]] = defaultdict(list)
     for run, verdict in verdicts.items():
         if verdict.state != "fresh":
             runs_of[_said(verdict)].append(run)
     lines = []
     for reason, runs in runs_of.items():
-        more = f" and {len(runs) - shown} more" if len(runs) > shown else ""
-        lines += [f"  {len(runs)} {reason}", f"      {', '.join(runs[:shown])}{more}"]
+        more = f" and {len(runs) - NAMED} more" if len(runs) > NAMED else ""
+        lines += [f"  {len(runs)} {reason}", f"      {', '.join(runs[:NAMED])}{more}"]
     return lines
 
 

@@ -89,9 +89,9 @@ def fit(ink: np.ndarray, side: int) -> np.ndarray | None:
     return square
 
 
-def letters(blocks: Iterable[tuple[int, int]], extra: str = "") -> list[str]:
-    """Return letters of the code-point ranges (ends included) and of `extra`, without those that carry an accent."""
-    every = [chr(code) for first, last in blocks for code in range(first, last + 1)] + list(extra)
+def letters(blocks: Iterable[tuple[int, int]]) -> list[str]:
+    """Return letters of the code-point ranges (ends included), without those that carry an accent."""
+    every = [chr(code) for first, last in blocks for code in range(first, last + 1)]
     kept = {c for c in every if unicodedata.category(c) in ("Lu", "Ll", "Lo") and not unicodedata.decomposition(c)}
     return sorted(kept)
 
