@@ -1,8 +1,9 @@
 import shutil
 
+import numpy as np
 import pytest
 
-from probmetric.data import DataError, add_noise, doctor, load_manifest
+from probmetric.data import DataError, add_noise, doctor, load_manifest, prepare_dataset
 from probmetric.data.card import write_card
 from probmetric.data.manifest import read_digest
 from probmetric.io import FileError
@@ -17,6 +18,14 @@ def test_a_card_says_what_the_folder_holds(prepared_dataset, tmp_path):
     assert all(f"| `{name}` | `{digest}` |" in words for name, digest in read_digest(folder).items())
     assert "CC BY 4.0" in words
     assert all(f"| `{name}` |" in words for name in frame.columns)
+
+
+def test_the_card_of_own_data_is_titled_by_its_name_and_says_what_it_is_made_of(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(24, 3))
+    np.savez(tmp_path / "v.npz", vector=rows, label=np.arange(24) % 4)
+    options = {"raw": tmp_path / "v.npz", "progress": False, "split": "by_image"}
+    words = write_card(prepare_dataset("embeddings", tmp_path / "shop", **options), tmp_path / "card").read_text()
+    assert words.startswith("# shop\n\nvectors of 3 dimensions from v.npz\n\nProtocol: closed set.")
 
 
 def test_another_readme_is_left_alone(prepared_dataset, tmp_path):

@@ -69,8 +69,9 @@ def write_card(folder: str | Path, output: str | Path, licence: str = "") -> Pat
         raise DataError(
             f"{folder} shares the pixels of another dataset ({', '.join(sorted(digests))}); describe that one."
         )
-    summary = read_summary(folder) | {"name": str(load_metadata(folder)["dataset"])}
-    summary["licence"] = licence or LICENCES.get(summary["name"], "unknown: ask whoever published the images")
+    source = str(load_metadata(folder)["dataset"])
+    summary = read_summary(folder) | {"name": Path(folder).resolve().name, "purpose": _purpose(source)}
+    summary["licence"] = licence or LICENCES.get(source, "unknown: ask whoever published the images")
     with new_folder(output, "data card", [folder]) as place:
         write_text(place / "README.md", _words(summary, digests, read_table(folder)[0].schema.names))
     return Path(output) / "README.md"
@@ -82,7 +83,7 @@ def _words(summary: dict[str, Any], digests: dict[str, str], names: list[str]) -
     columns = [f"| `{name}` | {COLUMNS.get(name, '')} |\n" for name in names]
     files = [f"| `{name}` | `{digest}` |\n" for name, digest in digests.items()]
     return (
-        f"# {summary['name']}\n\n{_purpose(summary['name']) or summary['description']}\n\n"
+        f"# {summary['name']}\n\n{summary['purpose'] or summary['description']}\n\n"
         f"Protocol: {summary['protocol'].replace('_', ' ')}. Seed {summary['seed']}, options "
         f"{summary['options'] or 'none'}.\n\n"
         f"| split | images | classes |\n| --- | --- | --- |\n{''.join(splits)}\n"
@@ -94,8 +95,8 @@ def _words(summary: dict[str, Any], digests: dict[str, str], names: list[str]) -
 
 
 def _purpose(name: str) -> str:
-    """Return what the source and its module say of the dataset; "" for one of the user's own name."""
-    if name not in REGISTRY.names():
+    """Return what source `name` and its module say of the dataset; "" of the user's own data, and where it is gone."""
+    if name not in REGISTRY.names() or REGISTRY.constant(name, "needs_raw", False):
         return ""
     source = REGISTRY.get(name)
     return "\n\n".join(inspect.cleandoc(part.__doc__ or "") for part in (source, sys.modules[source.__module__]))
