@@ -174,6 +174,30 @@ def test_a_picture_without_a_number_is_no_frame(tmp_path):
         prepare_dataset("walks", tmp_path / "out", raw=root, progress=False, workers=1)
 
 
+@pytest.mark.parametrize("number", ["9223372036854775808", "20261128170234000000"])
+def test_a_number_beyond_64_bits_is_no_frame(tmp_path, number):
+    root = tower(tmp_path / "tower")
+    picture(root / "floor1" / f"hall_{number}.jpg", 1)
+    with pytest.raises(DataError, match=rf"hall_{number}.jpg' is no frame of a walk; names end in a number below 2"):
+        prepare_dataset("walks", tmp_path / "out", raw=root, progress=False, workers=1)
+
+
+@pytest.mark.parametrize(("first", "step", "role"), [(0, 10, "database"), (2, 5, "query"), (1, 5, "query")])
+def test_walks_in_which_nobody_asks_or_is_searched_are_refused(tmp_path, first, step, role):
+    for floor in range(1, 7):
+        for place in range(4):
+            picture(tmp_path / f"tower/floor{floor}/hall_{first + step * place}.jpg", 10 * floor + place)
+    with pytest.raises(DataError, match=rf"split val has no frame of role {role}: .* or change every"):
+        prepare_dataset("walks", tmp_path / "out", raw=tmp_path / "tower", progress=False, workers=1)
+
+
+def test_areas_are_in_natural_order_whatever_their_digits(tmp_path):
+    root = tower(tmp_path / "tower")
+    (root / "floor6").rename(root / "\u00b2")
+    folder = prepare_dataset("walks", tmp_path / "out", raw=root, progress=False, workers=1)
+    assert "\u00b2" in set(load_manifest(folder).area)
+
+
 def test_too_few_areas_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"2 folder\(s\) of frames are too few to train, validate and test"):
         prepare_dataset("walks", tmp_path / "out", raw=tower(tmp_path / "tower", 2), progress=False, workers=1)

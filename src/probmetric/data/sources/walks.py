@@ -83,6 +83,14 @@ class Walks(Photographs):
             "role": strings(role.tolist()),
         }
         columns = {name: values[~between] for name, values in columns.items()}
+        for name in ("val", "test"):
+            there = set(columns["role"][columns["split"] == name].tolist())
+            if lacking := [kind for kind in ("query", "database") if kind not in there]:
+                raise DataError(
+                    f"{root}: split {name} has no frame of role {lacking[0]}: frames whose number {self.every} (every) "
+                    "divides ask, their neighbours are left out, the others are searched. Number the frames of a walk "
+                    "one by one, or change every."
+                )
         columns["label"] = np.unique(columns["class_name"].astype(str), return_inverse=True)[1]
         return Table(columns, self.images(root, columns["path"]), "open_set", self.title, notes=notes)
 
@@ -111,20 +119,20 @@ def _walk_and_frame(path: str) -> tuple[str, int]:
     """Return walk, with its area, and number of a frame.
 
     Raises:
-        DataError: the name has no number.
+        DataError: the name has no number, or one beyond 64 bits.
     """
     folder, _, name = path.rpartition("/")
     parts = FRAME.fullmatch(name)
-    if parts is None:
+    if parts is None or int(parts["number"]) >= 2**63:
         raise DataError(
-            f"walks: {path!a} is no frame of a walk; names end in a number, as f03_stairs_frame_000012.jpg."
+            f"walks: {path!a} is no frame of a walk; names end in a number below 2^63, as f03_stairs_frame_000012.jpg."
         )
     return f"{folder}/{parts['walk']}", int(parts["number"])
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
     """Return a key that sorts floor3 before floor10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _once(root: Path, frames: list[tuple[str, str, int]], notes: list[str]) -> list[tuple[str, str, int]]:
