@@ -138,6 +138,8 @@ def test_what_is_no_dataset_is_said(tmp_path):
 def test_the_status_says_whether_the_folder_is_there(tmp_path):
     row = dataset_status("shop", "folder", tmp_path / "photos", tmp_path / "prepared")
     assert (row.state, row.missing) == ("missing", (f"{tmp_path / 'photos'}/",))
+    row = dataset_status("listed", "table", tmp_path / "images.csv", tmp_path / "prepared")
+    assert row.next_command == f"put {tmp_path / 'images.csv'}, then probmetric data ensure listed"
     (tmp_path / "photos").mkdir()
     row = dataset_status("shop", "folder", tmp_path / "photos", tmp_path / "prepared")
     assert (row.state, row.missing, row.next_command) == ("ready", (), "probmetric data ensure shop")
@@ -162,6 +164,36 @@ def test_every_bad_image_is_named_and_can_be_left_out(tmp_path):
     assert "3 image(s) left out because they cannot be read; see left_out" in summary["notes"]
     assert load_metadata(tmp_path / "shop")["left_out"] == 3
     assert doctor(tmp_path / "shop") == []
+
+
+def test_more_bad_images_than_are_left_out_are_not_told_to_be_left_out(tmp_path, monkeypatch):
+    raw = photographs(tmp_path / "photos", range(8), count=3)
+    for number in range(3):
+        (raw / f"class {number}" / "0.png").write_bytes(b"")
+    monkeypatch.setattr("probmetric.data.prepare.TOO_MANY", 2)
+    with pytest.raises(DataError, match=r"3 images cannot be read \(`on_error: skip` leaves out at most 2, .* mend"):
+        prepared(raw, tmp_path / "shop", on_error="skip")
+
+
+def test_pictures_without_an_ending_are_to_be_named_however_errors_are_taken(tmp_path):
+    raw = photographs(tmp_path / "photos", range(4))
+    for picture in sorted(raw.rglob("*.png")):
+        picture.rename(picture.with_suffix(""))
+    for on_error in ("raise", "skip"):
+        with pytest.raises(DataError, match=r"24 without an ending: name it \.jpg, \.png or what it is"):
+            prepared(raw, tmp_path / "shop", on_error=on_error)
+
+
+@pytest.mark.parametrize("gone", ["train", "val"])
+def test_a_split_whose_images_are_all_copies_of_test_images_is_refused(tmp_path, gone):
+    raw = tmp_path / "photos"
+    for split in ("train", "val", "test"):
+        photographs(raw, range(3), count=2, where=split)
+    shutil.rmtree(raw / gone)
+    shutil.copytree(raw / "test", raw / gone)
+    for store in ("pixels", "files"):
+        with pytest.raises(DataError, match=rf"no image stays in split {gone}: .*, such as {gone}/class 0/0\.png"):
+            prepared(raw, tmp_path / "shop", split="by_image", store=store)
 
 
 def test_mended_images_are_read_again(tmp_path):

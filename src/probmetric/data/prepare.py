@@ -151,9 +151,10 @@ def _readable(table: Table, placed: Placed) -> tuple[np.ndarray, list[str]]:
         return mask, [f"{len(reasons)} image(s) left out because they cannot be read; see left_out"]
     if len(reasons) == 1:
         raise DataError(reasons[0])
-    raise listed_problems(
-        f"{len(reasons)} images cannot be read (of your own data `on_error: skip` leaves them out):", reasons
-    )
+    advice = "of your own data `on_error: skip` leaves them out"
+    if table.on_error == "skip":
+        advice = f"`on_error: skip` leaves out at most {TOO_MANY:,}, and never all; mend them, or take them away"
+    raise listed_problems(f"{len(reasons)} images cannot be read ({advice}):", reasons)
 
 
 def repeated(columns: dict[str, np.ndarray], marks: np.ndarray, readable: np.ndarray) -> tuple[np.ndarray, list[str]]:
@@ -168,6 +169,9 @@ def repeated(columns: dict[str, np.ndarray], marks: np.ndarray, readable: np.nda
 
     Returns:
         (mask (N,), notes): the notes name the images left out.
+
+    Raises:
+        DataError: nothing of a split stays.
     """
     rank = np.zeros(len(columns["split"]), dtype=np.int8)
     for number, name in enumerate(SPLITS):
@@ -184,6 +188,13 @@ def repeated(columns: dict[str, np.ndarray], marks: np.ndarray, readable: np.nda
         if len(paths):
             shown = ", ".join(map(text, paths[:20])) + (" ..." if len(paths) > 20 else "")
             notes.append(f"{len(paths)} image(s) left out because {what} in a later split: {shown}")
+    split = columns["split"]
+    if emptied := [name for name in SPLITS if np.any(split == name) and not np.any(split[keep] == name)]:
+        example = text(columns["path"][split == emptied[0]][0])
+        raise DataError(
+            f"no image stays in split {emptied[0]}: each cannot be read, is a copy of one of a later split, or looks "
+            f"like one, such as {example}; give every split images of its own."
+        )
     within = int(keep.sum()) - len(np.unique(same[keep]))
     if marks.any() and within:
         notes.append(f"{within} image(s) look like another one of their split")

@@ -80,7 +80,7 @@ def dataset_status(name: str, source_name: str, raw: Path, prepared: Path, *, su
     if subset and present:
         state, missing = "ready", ()
     if source.needs_raw:
-        state, missing = ("ready", ()) if raw.exists() else ("missing", (f"{raw}/",))
+        state, missing = ("ready", ()) if raw.exists() else ("missing", (f"{raw}{'' if raw.suffix else '/'}",))
     todo = f"probmetric data ensure {name}"
     if (prepared / name / MANIFEST).is_file():
         summary = remembered_json(prepared / name / SUMMARY)

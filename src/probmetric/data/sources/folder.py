@@ -86,5 +86,6 @@ class Folder(OwnImages):
             shown = ", ".join(ascii(path) for path in gone[:20])
             notes.append(f"{len(gone)} file(s) left out, links out of the folder or names that are not UTF-8: {shown}")
         if not usable:
-            raise DataError(f"{folder.root}: nothing is left without names that are not UTF-8.")
+            reason = folder.unread or "their names are not UTF-8; rename them"
+            raise DataError(f"{folder.root}: on_error: skip leaves out all images: {reason}.")
         return usable
