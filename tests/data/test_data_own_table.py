@@ -178,6 +178,27 @@ def test_paths_of_a_table_written_elsewhere_are_found_by_what_follows_their_firs
         prepared(tmp_path / "s.csv", tmp_path / "shop", split="by_image")
 
 
+@pytest.mark.parametrize("before", ["", "/home/other/"])
+def test_a_path_in_another_unicode_form_than_that_of_the_file_is_found(tmp_path, before):
+    paths = pictures(tmp_path)
+    (tmp_path / "a/0.png").rename(tmp_path / "a/caf\u00e9.png")
+    (tmp_path / "a/1.png").rename(tmp_path / "a/the\u0301.png")
+    paths[:2] = ["a/cafe\u0301.png", "a/th\u00e9.png"]
+    lines = [f"{before}{path},{number % 4}" for number, path in enumerate(paths)]
+    (tmp_path / "s.csv").write_text("\n".join(["path,label", *lines]))
+    listed = prepared(tmp_path / "s.csv", tmp_path / "shop", split="by_image", near_duplicates=False)
+    assert {"a/caf\u00e9.png", "a/the\u0301.png"} <= set(listed["path"])
+    assert len(listed) == 24
+
+
+def test_the_folder_of_the_images_may_be_written_from_home_and_hold_a_link_in_a_circle(tmp_path, monkeypatch):
+    lines = [f"{path},{number % 4}" for number, path in enumerate(pictures(tmp_path / "home/im"))]
+    (tmp_path / "home/im/a/circle.png").symlink_to("circle.png")
+    (tmp_path / "s.csv").write_text("\n".join(["path,label", *lines]))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert len(prepared(tmp_path / "s.csv", tmp_path / "shop", images="~/im", split="by_image")) == 24
+
+
 @pytest.mark.parametrize("path", ["a/999.png", "C:\\gone\\1.png", "/gone/1.png", "b/1.png"])
 def test_a_missing_image_is_named_with_its_row_when_the_table_is_read(tmp_path, path):
     lines = [f"{name},{number % 4}" for number, name in enumerate(pictures(tmp_path))]
@@ -271,7 +292,7 @@ def test_what_is_no_table_is_said(tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
         prepared(tmp_path / "x.parquet", tmp_path / "shop")
     (tmp_path / "latin.csv").write_bytes("path,label\ncaf\xe9.png,x".encode("latin-1"))
-    with pytest.raises(DataError, match="is not UTF-8"):
+    with pytest.raises(DataError, match=r"byte 0xe9 is not UTF-8; save the file as UTF-8 \(Excel: `CSV UTF-8`\)"):
         prepared(tmp_path / "latin.csv", tmp_path / "shop")
     (tmp_path / "wide.csv").write_bytes("path,label\na/0.png,x".encode("utf-16")[:-1])
     with pytest.raises(DataError, match="line 1: byte 0xff is not UTF-8"):

@@ -213,6 +213,7 @@ def names_in(folder: Path) -> set[str]:
     """Return the files of a folder, none if there is no such folder."""
     try:
         with os.scandir(folder) as entries:
-            return {entry.name for entry in entries if entry.is_file()}
+            # of a link in a circle `is_file` of an entry raises an error, that of a path does not
+            return {e.name for e in entries if e.is_file(follow_symlinks=False) or os.path.isfile(e.path)}  # noqa: PTH113
     except OSError:
         return set()

@@ -108,7 +108,10 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         try:
             yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r")
         except UnicodeDecodeError as error:
-            raise bad_line(path, number, f"byte {line[error.start]:#04x} is not UTF-8") from error
+            raise DataError(
+                f"{path}, line {number}: byte {line[error.start]:#04x} is not UTF-8; save the file as UTF-8 (Excel: "
+                "`CSV UTF-8`), or get it again."
+            ) from error
 
 
 def _content(path: Path) -> bytes:

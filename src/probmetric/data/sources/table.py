@@ -68,7 +68,7 @@ class TableOfImages(OwnImages, InColumns):
             DataError: images are missing, and are not to be skipped.
         """
         file = files.users_file(FILES)
-        root = Path(self.images) if self.images else file.parent
+        root = Path(os.path.expandvars(self.images)).expanduser() if self.images else file.parent
         listed = listed_in(file, self.names, columns_of(file))
         listed["path"], missing = _located(root, listed["path"], files.notes)
         if not len(missing):
@@ -95,18 +95,28 @@ def _located(root: Path, paths: np.ndarray, notes: list[str]) -> tuple[np.ndarra
     read as such, and the first folders may be others, as many for all paths.
     """
     absolute = f"{root.resolve()}/"
-    paths = strings([str(path).removeprefix(absolute) for path in paths])
-    missing = _missing(root, paths)
+    paths, missing = _spelt(root, [str(path).removeprefix(absolute) for path in paths])
     if len(missing) < len(paths):
         return paths, missing
     parts = [[part for part in re.split(r"[\\/]", str(path)) if part not in ("", ".")] for path in paths]
     for dropped in range(max(map(len, parts)) if not any(".." in path for path in parts) else 0):
-        moved = strings(["/".join(path[dropped:]) for path in parts])
-        missing_there = _missing(root, moved)
+        moved, missing_there = _spelt(root, ["/".join(path[dropped:]) for path in parts])
         if 2 * len(missing_there) < len(paths):
             if before := "/".join(parts[0][:dropped]):
                 notes.append(f"paths are read below {root} without what stands before them, such as {before!a}")
             return moved, missing_there
+    return paths, missing
+
+
+def _spelt(root: Path, listed: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return paths (N,) in the Unicode form in which they lie below `root`, and the rows whose file is not there."""
+    paths = strings(listed)
+    missing = _missing(root, paths)
+    for form in ("NFC", "NFD") if len(missing) else ():
+        others = strings([unicodedata.normalize(form, path) for path in paths[missing].tolist()])
+        there = np.setdiff1d(np.arange(len(missing)), _missing(root, others))
+        paths[missing[there]] = others[there]
+        missing = np.delete(missing, there)
     return paths, missing
 
 
