@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,6 +100,29 @@ def test_tensors_are_inputs_as_they_are() -> None:
     assert torch.equal(torch.cat(list(batches(source, eye, size=2))), tensors)
     with pytest.raises(DataError, match=r"shape \(3, 4, 5\); the model was trained on tensors of shape \(3, 4, 6\)"):
         LooseImages([torch.rand(3, 4, 5)], eye=eye).load(np.zeros(1, dtype=np.int64))
+
+
+@pytest.mark.parametrize(
+    "classes", [["1", "2"], [1, 2], np.array(["1", "2"]), np.array([1, 2]), torch.tensor([1, 2])], ids=range(5)
+)
+@pytest.mark.parametrize("names", [None, np.array(["x", "y"])])
+def test_classes_and_names_come_in_any_sequence(classes: Any, names: Any) -> None:
+    items = loose_images([np.zeros((4, 4), np.uint8)] * 2, names, classes)
+    assert list(items.class_names) == ["1", "2"]
+    assert list(items.paths) == (["image 0", "image 1"] if names is None else ["x", "y"])
+
+
+@pytest.mark.parametrize("kind", [str, object])
+def test_an_array_of_paths_is_no_image(tmp_path: Path, kind: type) -> None:
+    for name in "ab":
+        Image.new("L", (4, 4)).save(tmp_path / f"{name}.png")
+    listed = [str(tmp_path / f"{name}.png") for name in "ab"]
+    assert list(loose_images(np.array(listed, dtype=kind)).paths) == listed
+
+
+def test_no_classes_for_some_images_are_told() -> None:
+    with pytest.raises(DataError, match="0 class_names for 1 images"):
+        loose_images([np.zeros((4, 4), np.uint8)], class_names=[])
 
 
 def test_images_without_an_encoder_cannot_be_loaded() -> None:

@@ -116,16 +116,16 @@ def loose_images(
         images: a folder, with one folder per class or without, a prepared dataset's folder, a sequence of images and
             folders, or a dataset.
         paths: names of the images, by default their paths.
-        class_names: their classes, by default the names of their folders, or a dataset's labels.
+        class_names: their classes, names or whole numbers; by default names of folders, or the labels of a dataset.
 
     Raises:
-        DataError: not one name or class per image, or a name twice.
+        DataError: not one name or class per image, or a name twice, or a class of another kind.
     """
     source = _source(images)
-    names = [unicodedata.normalize("NFC", name) for name in class_names or source.class_names]
-    if class_names and isinstance(source.images, list):
+    names = [_class_name(name, ()) for name in (source.class_names if class_names is None else class_names)]
+    if class_names is not None and isinstance(source.images, list):
         _warn_of_contradictions(source.images, names)
-    chosen = LooseImages(source.images, paths or source.paths, names)
+    chosen = LooseImages(source.images, source.paths if paths is None else list(map(str, paths)), names)
     for what, listed in (("paths", chosen.paths), ("class_names", chosen.class_names)):
         if len(listed) != len(chosen):
             raise DataError(f"{len(listed)} {what} for {len(chosen)} images; give one of each.")
@@ -211,7 +211,9 @@ def prepared_images(folder: Path, splits: Sequence[str] = ()) -> LooseImages:
 
 
 def sequence_of(images: Any, ndim: int = 3) -> Sequence[Any]:
-    """Return a sequence of images; one image, an array of at most `ndim` axes, is a sequence of one."""
+    """Return a sequence of images; one image, an array of numbers of at most `ndim` axes, is a sequence of one."""
+    if getattr(getattr(images, "dtype", None), "kind", "") in ("O", "U"):  # paths, or images of any kind
+        images = images.tolist()
     single = isinstance(images, str | bytes | Path) or isinstance(getattr(images, "mode", None), str)
     arrays = hasattr(images, "ndim")
     if single or (arrays and images.ndim <= ndim):
