@@ -77,6 +77,14 @@ def test_defaults_hold_for_every_method(params):
         ({"view": {"name": "photos", "sise": 2}}, "view 'photos' has no option 'sise': did you mean 'size'"),
         ({"view": {"shift": 2}}, "view 'photos' has no option 'shift'"),
         ({"view": {"size": "big"}}, r"view 'photos': option 'size' is 'big' \(str\); expected int"),
+        ({"view": {"scale": [0.5]}}, r"option 'scale' is \[0\.5\]; expected a list of 2 numbers"),
+        ({"view": {"jitter": [0.1, 0.1, 0.1]}}, r"option 'jitter' is .*; expected a list of 4 numbers"),
+        ({"view": {"jitter": ["a", 0, 0, 0]}}, r"option 'jitter' is .*; expected a list of 4 numbers"),
+        ({"view": {"jitter": [-1, 0, 0, 0]}}, r"option 'jitter' is .*; allowed: a number at least 0"),
+        ({"view": {"ratio": [0, 1]}}, r"option 'ratio' is \[0, 1\]; allowed: a number above 0"),
+        ({"view": {"mean": [0.5, 0.5], "std": [1, 1]}}, r"option 'mean' is .*; expected a list of 0 or 1 or 3 numbers"),
+        ({"view": {"mean": [0.5] * 3, "std": [1, 0, 1]}}, r"option 'std' is .*; allowed: a number above 0"),
+        ({"view": {"name": "small", "mean": [0.5], "std": [0]}}, r"option 'std' is \[0\]; allowed: a number above 0"),
     ],
 )
 def test_wrong_views_are_answered(params, spec, message):

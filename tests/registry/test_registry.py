@@ -55,7 +55,7 @@ def test_numbers_no_option_of_ours_can_mean_are_refused_by_name(registry, name, 
 
 @pytest.mark.parametrize("value", [[math.nan], [0.1, [math.inf]], (1e30,)])
 def test_numbers_in_a_list_are_finite_too(value):
-    option = next(option for option in registry_of("view").options("photos").values() if option.name == "jitter")
+    option = option_of("x", list[float])
     with pytest.raises(OptionValueError, match="allowed: a number at least"):
         option.check("view 'photos': option 'jitter'", value)
 
@@ -219,6 +219,24 @@ def test_a_declared_range_is_part_of_the_entry():
     for outside in (0, 2.1, -1):
         with pytest.raises(OptionValueError, match="above 0, at most 2"):
             found.check("x", outside)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "lengths"),
+    [
+        (tuple[float, float], (2,)),
+        (Annotated[tuple[int, int, int] | None, Range(low=0)], (3,)),
+        (tuple[()] | tuple[float], (0, 1)),
+        (tuple[float, ...], ()),
+        (tuple[str, str], ()),
+        (list[float], ()),
+    ],
+)
+def test_a_declared_length_is_part_of_the_entry(annotation, lengths):
+    option = option_of("x", annotation)
+    assert option.lengths == lengths
+    entry = Entry("mylab.circle", {"x": option})
+    assert Entry.of(json.loads(json.dumps(entry.plain()))) == entry
 
 
 @pytest.mark.parametrize(

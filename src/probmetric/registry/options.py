@@ -5,6 +5,7 @@ An option is a keyword argument, its range an annotation in the component's sign
     margin: float = 0.2                                              any number up to 1e15
     scale: Positive = 16.0                                           above 0
     cutoff: Annotated[float, Range(above=0, below=2)] = 0.5          between two numbers
+    ratio: tuple[float, float] = (0.75, 1.33)                        a list of two numbers
     upper: Annotated[float, Range(above="cutoff", high=2)] = 2.0     bounded by another option
     prior: Annotated[float, When(kind="fixed")] = 1.0                counts with one value of another option only
 
@@ -148,6 +149,7 @@ class Option:
         name: its name.
         default: its default; `REQUIRED` where it has none.
         types: names of the types it takes (float, int, bool, str, list, dict, None); empty where nobody says.
+        lengths: how many numbers its list may hold; empty where nobody says.
         choices: the only values it takes, of a `Literal`.
         range: the numbers it takes; none is larger than 1e15.
         when: other option -> the values of it with which this one counts.
@@ -156,6 +158,7 @@ class Option:
     name: str
     default: Any = REQUIRED
     types: tuple[str, ...] = ()
+    lengths: tuple[int, ...] = ()
     choices: tuple[Any, ...] = ()
     range: Range = ANY
     when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -180,10 +183,14 @@ class Option:
             raise OptionValueError(f"{where} is {_text(value)}; allowed: {self.allowed}.")
         if self.types and not any(_is(value, name) for name in self.types):
             raise OptionValueError(f"{where} is {_text(value)} ({type(value).__name__}); expected {self.allowed}.")
+        numbers = _numbers(value)
+        if self.lengths and isinstance(value, list | tuple) and not len(value) == len(numbers) in self.lengths:
+            expected = " or ".join(map(str, self.lengths))
+            raise OptionValueError(f"{where} is {_text(value)}; expected a list of {expected} numbers.")
         others = others or {}
         bounds = self.range.resolved(others)
-        if not all(number in bounds for number in _numbers(value)):
-            sizes = [abs(number) for number in _numbers(value) if number]
+        if not all(number in bounds for number in numbers):
+            sizes = [abs(number) for number in numbers if number]
             tiny = f", not nearer to 0 than {_NEAREST:g}" if any(size < _NEAREST for size in sizes) else ""
             huge = f", not farther from 0 than {_FARTHEST:g}" if any(size > _FARTHEST for size in sizes) else ""
             bounding = "".join(f" ({name} is {_text(others[name])})" for name in self.range.options)
@@ -317,7 +324,7 @@ def option_of(name: str, annotation: Any) -> Option:
     bounds = next((mark for mark in marks if isinstance(mark, Range)), ANY)
     when = next((mark.options for mark in marks if isinstance(mark, When)), {})
     types_, choices = _allowed(annotation)
-    return Option(name, REQUIRED, types_, choices, bounds, when)
+    return Option(name, REQUIRED, types_, _lengths(annotation), choices, bounds, when)
 
 
 def _signatures(component: Callable[..., Any]) -> Iterator[tuple[Any, dict[str, inspect.Parameter]]]:
@@ -358,6 +365,13 @@ def _allowed(annotation: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
     if choices and set(names) <= {"None"}:
         return (), (*choices, *(None for _ in names))
     return (() if choices else tuple(dict.fromkeys(names))), ()
+
+
+def _lengths(annotation: Any) -> tuple[int, ...]:
+    """Return how many numbers a list may hold, of `tuple[float, float]` two; nothing where that is open."""
+    tuples = [typing.get_args(part) for part in _parts(annotation) if typing.get_origin(part) is tuple]
+    numbers = all(kind in (int, float) for kinds in tuples for kind in kinds)
+    return tuple(len(kinds) for kinds in tuples) if numbers else ()
 
 
 def _marks(annotation: Any) -> Iterator[Any]:

@@ -19,6 +19,8 @@ from probmetric.data.manifest import DataError
 
 Images = np.ndarray | Iterable[np.ndarray] | Tensor
 """Images in order: pixels (B, H, W, C) uint8 of one size, pixels (H, W, C) uint8 one by one, or inputs (B, ...)."""
+PerChannel = tuple[()] | tuple[float] | tuple[float, float, float]
+"""A number for all channels, or one for each of three; nothing where they are not said."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 

@@ -31,7 +31,7 @@ from torch.nn import functional as F
 
 from probmetric.data.manifest import OptionError
 from probmetric.data.views import register
-from probmetric.data.views._base import Images, View, uniforms
+from probmetric.data.views._base import Images, PerChannel, View, uniforms
 from probmetric.registry import Pixels, Range
 
 Jitter = tuple[float, float, float, float]
@@ -65,13 +65,13 @@ class Photos(View):
     resize: Annotated[int, Range(low=0, high=10_000)] | None = None
     square: bool = False
     scale: Annotated[tuple[float, float], Range(above=0, high=1)] = (0.08, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    ratio: Annotated[tuple[float, float], Range(above=0)] = (3 / 4, 4 / 3)
     crop: bool = True
     flip: bool = True
-    jitter: Jitter = (0.0, 0.0, 0.0, 0.0)
+    jitter: Annotated[Jitter, Range(low=0)] = (0.0, 0.0, 0.0, 0.0)
     normalisation: Normalisation = "backbone"
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
+    mean: PerChannel = ()
+    std: Annotated[PerChannel, Range(above=0)] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,7 +101,7 @@ class Photos(View):
         if statistics is None or self.mean or self.normalisation != "backbone":
             return self
         mean, std = statistics
-        return replace(self, mean=tuple(mean), std=tuple(std))
+        return replace(self, mean=tuple(mean), std=tuple(std))  # type: ignore[arg-type]
 
     def load(self, images: Images, rows: np.ndarray, *, seed: int, epoch: int) -> torch.Tensor:
         """Return training views (B, C, S, S) uint8 on the CPU; `rows` (B,) are the images' own numbers."""

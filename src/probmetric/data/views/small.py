@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from probmetric.data.manifest import OptionError
 from probmetric.data.views import register
-from probmetric.data.views._base import View, uniforms
+from probmetric.data.views._base import PerChannel, View, uniforms
 from probmetric.registry import CountOrZero, Range, Share, When
 
 Padding = Literal["edge", "reflect", "zero"]
@@ -47,8 +47,8 @@ class Small(View):
     rotation: Annotated[float, Range(low=0, high=180), When(padding=_OF_AFFINE_MAPS)] = 0.0
     scale: Annotated[Share, When(padding=_OF_AFFINE_MAPS)] = 0.0
     flip: bool = False
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
+    mean: PerChannel = ()
+    std: Annotated[PerChannel, Range(above=0)] = ()
     erase: CountOrZero = 0
 
     def __post_init__(self) -> None:
