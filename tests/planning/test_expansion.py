@@ -419,6 +419,8 @@ def test_splits_of_the_classes_are_crossed_with_seeds_and_noise(params):
     assert find_run(params, runs[-1].name) == runs[-1]
     with pytest.raises(ConfigError, match="'digits' tests on its training classes; they cannot be split"):
         names(params, datasets=["digits"], methods=["cosine"], splits=2)
+    with pytest.raises(ConfigError, match="'glyphs\\+split1\\+split1': classes are split once; name 'glyphs' where"):
+        names(params, datasets=["glyphs+split1"], methods=["cosine"], splits=2)
     with pytest.raises(ConfigError, match="greater than or equal to 1"):
         names(params, methods=["cosine"], splits=0)
 

@@ -57,7 +57,7 @@ def test_numbers_no_option_of_ours_can_mean_are_refused_by_name(registry, name, 
 def test_numbers_in_a_list_are_finite_too(value):
     option = option_of("x", list[float])
     with pytest.raises(OptionValueError, match="allowed: a number at least"):
-        option.check("view 'photos': option 'jitter'", value)
+        option.check("option 'x'", value)
 
 
 @pytest.fixture

@@ -73,6 +73,10 @@ def check_declared(params: Params, dataset: str, noise: float) -> None:
         raise ConfigError(f"dataset {clean!r} is not declared in params.yaml: {hint}")
     if "+" in dataset and RunKey.parse(f"{dataset}/method/seed0").noise:
         raise ConfigError(f"datasets: write {dataset!r} as dataset {clean!r} with `noise: [{label_noise[5:]}]`.")
+    if dataset.count("+split") + dataset.count("+fold") > 1:
+        raise ConfigError(
+            f"dataset {dataset!r}: classes are split once; name {clean!r} where there are splits or folds."
+        )
     source = data_source(params, clean)
     if class_split(name) and REGISTRY.holds(source.source, "closed_set", source.options):
         raise ConfigError(
