@@ -54,6 +54,15 @@ def test_a_method_is_like_another_apart_from_what_it_changes(params):
     assert child.label == "Child"
 
 
+def test_a_method_goes_without_the_weights_that_the_others_start_from(params):
+    params = params.model_copy(update={"defaults": params.defaults.model_copy(update={"pretrained": True})})
+    bare = methods(bare={"loss": "cosine", "pretrained": False})
+    made = {name: resolve(params, bare, Point(dataset="glyphs", method=name)).settings for name in ("bare", "parent")}
+    assert (made["bare"].pretrained, made["parent"].pretrained) == (False, True)
+    with pytest.raises(ConfigError, match="with `like: parent` write what differs into `change`, not as pretrained"):
+        methods(like={"like": "parent", "pretrained": False})
+
+
 def test_what_holds_on_one_dataset_holds_there_only(params):
     assert settings(params, "parent").loss.options["scale"] == 16.0
     assert settings(params, "child", "digits").loss.options["scale"] == 8.0

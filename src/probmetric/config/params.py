@@ -236,7 +236,7 @@ class Method(Strict):
     @model_validator(mode="after")
     def _one_origin(self) -> Method:
         described = ("loss", "objective", "backbone", "dim", "pretrained", "view", "training")
-        written = [key for key in described if getattr(self, key)]
+        written = [key for key in described if getattr(self, key) not in (None, {})]
         if self.base and written:
             raise ValueError(f"with `base: {self.base}` the encoder is that method's; remove {', '.join(written)}")
         written += [key for key in ("base", "uncertainty", "fidelity") if key in self.model_fields_set]

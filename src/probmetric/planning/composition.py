@@ -224,7 +224,7 @@ def _draft(params: Params, method: Method, label: str) -> Draft:
     settings = {
         "fidelity": method.fidelity,
         "dim": method.dim or defaults.dim,
-        "pretrained": method.pretrained or defaults.pretrained,
+        "pretrained": defaults.pretrained if method.pretrained is None else method.pretrained,
         "loss": method.loss,
         "objective": method.objective,
         "uncertainty": method.uncertainty,
