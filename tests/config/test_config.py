@@ -131,6 +131,12 @@ def test_one_number_is_no_list_of_seeds():
     assert parse(Grid, {"datasets": ["digits"], "methods": ["m"], "seeds": [3]}, "x.yaml").seeds == (3,)
 
 
+@pytest.mark.parametrize("empty", [{"noise": []}, {"set": {"dim": []}}])
+def test_an_empty_list_that_would_plan_no_run_is_refused(empty):
+    with pytest.raises(ConfigError, match=r"x.yaml: (noise|set\.dim): Tuple should have at least 1 item"):
+        parse(Grid, {"datasets": ["digits"], "methods": ["m"], **empty}, "x.yaml")
+
+
 @pytest.mark.parametrize("command", ["experiments", "schema"])
 def test_outside_a_project_folder_the_command_says_so(tmp_path, monkeypatch, capsys, command):
     from probmetric import cli

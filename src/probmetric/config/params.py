@@ -284,7 +284,7 @@ class Grid(Strict):
 
     datasets: tuple[str, ...] = Field(min_length=1)
     methods: tuple[str, ...] = Field(min_length=1)
-    noise: tuple[Rate, ...] = (0.0,)
+    noise: tuple[Rate, ...] = Field((0.0,), min_length=1)
     splits: int = Field(
         1,
         ge=1,
@@ -292,7 +292,7 @@ class Grid(Strict):
         description="into how many different training and test classes the classes are split, each with every seed",
     )
     seeds: Seeds = Field((0, 1, 2), min_length=1)
-    set: dict[str, Annotated[tuple[Any, ...], BeforeValidator(_as_list)]] = Field(
+    set: dict[str, Annotated[tuple[Any, ...], Field(min_length=1), BeforeValidator(_as_list)]] = Field(
         {}, description="overrides by dotted key (training.epochs, loss.scale, dim): each value or list of values"
     )
 
