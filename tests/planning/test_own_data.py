@@ -158,6 +158,12 @@ def test_a_table_may_name_its_columns_and_absolute_paths(project, capsys):
     ensure(load(Params, "params.yaml"), "listed")
 
 
+def test_a_folder_called_as_the_home_of_nobody_is_that_folder(project):
+    photos(project / "~no_such_user")
+    assert cli.main(["init", "~no_such_user", "--name", "shop", "--quick"]) == 0
+    ensure(load(Params, "params.yaml"), "shop")
+
+
 def test_folders_of_questions_and_a_gallery_are_tested_on_and_need_others_to_train_on(project, capsys):
     for role in ("query", "gallery"):
         photos(project / "photos" / role)
@@ -267,10 +273,14 @@ def test_a_table_and_vectors_become_runs(project, capsys):
         ([".", "--name", "shop"], "shop-project && probmetric init /"),
         (["..", "--name", "shop"], "shop-project && cd "),
         (["photos", "--name", "shop", "--network", "no_such_net"], "no_such_net"),
+        (["~", "--name", "shop"], "~ would be read as /home/me, since params.yaml expands ~ and $NAME; rename it."),
+        (["a$HOME", "--name", "shop"], "a$HOME would be read as a/home/me, since params.yaml"),
     ],
 )
-def test_what_cannot_be_is_refused_and_nothing_is_written(project, capsys, arguments, says, is_project):
-    photos(project / "photos")
+def test_what_cannot_be_is_refused_and_nothing_is_written(project, capsys, monkeypatch, arguments, says, is_project):
+    monkeypatch.setenv("HOME", "/home/me")
+    for name in ("photos", "~", "a$HOME"):
+        photos(project / name)
     (project / "empty").mkdir()
     if not is_project:
         (project / "params.yaml").unlink()

@@ -93,8 +93,8 @@ class DataFolders(Strict):
         return self
 
     def raw_of(self, source: DataSource) -> Path:
-        """Return where the raw files of `source` lie, with `~` and `$NAME` expanded."""
-        return Path(os.path.expandvars(source.raw or self.raw)).expanduser()
+        """Return where the raw files of `source` lie, with `~`, `~user` and `$NAME` expanded where there are such."""
+        return Path(os.path.expanduser(os.path.expandvars(source.raw or self.raw)))  # noqa: PTH111 - never raises
 
     @field_validator("options")
     @classmethod

@@ -111,7 +111,7 @@ def init(wish: Wish) -> str:
         raise ConfigError(f"{place} has images to test on only; add some of other splits, to train and to validate on.")
     table.notes.extend(_damaged(table))
     text = _with_dataset(read_text(project / PARAMS), name, {"source": source, "raw": str(place), **chosen})
-    _check(text, name)
+    _check(text, name, place)
     speed = None if source == "embeddings" else measured(wish.network)
     rows = (
         of_vectors(extent=wish.extent)
@@ -318,13 +318,15 @@ def _with_dataset(text: str, name: str, values: dict[str, Any]) -> str:
     return f"{text[: block.end()]}    {name}: {entry}\n{text[block.end() :]}"
 
 
-def _check(text: str, name: str) -> None:
-    """Raise `ConfigError` unless the text is a sound configuration that declares the dataset."""
+def _check(text: str, name: str, place: Path) -> None:
+    """Raise `ConfigError` unless the text is a sound configuration that declares the dataset at `place`."""
     import yaml
 
     params: Params = parse(Params, yaml.safe_load(text), str(PARAMS))
     if name not in params.data.on_request:
         raise ConfigError(f"{PARAMS}: dataset {name!r} could not be added under data.on_request; add it by hand.")
+    if (read := params.data.raw_of(params.data.on_request[name])) != place:
+        raise ConfigError(f"{place} would be read as {read}, since {PARAMS} expands ~ and $NAME; rename it.")
 
 
 def _experiment(name: str, table: Table, rows: Mapping[str, Row], *, many: bool) -> str:
