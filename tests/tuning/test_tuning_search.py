@@ -9,10 +9,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import optuna
 import pytest
 
 from canary import with_other_test_images
-from probmetric.config import ConfigError, Experiment, Method, Params, Tuning, load, parse
+from probmetric.config import ConfigError, Experiment, Method, Params, SearchRange, Tuning, load, parse
 from probmetric.io import read_yaml
 from probmetric.planning.expansion import Point, every_method, expand, plan_experiment, resolve
 from probmetric.planning.experiments import EXPERIMENTS, METHODS
@@ -20,7 +21,7 @@ from probmetric.runs.folder import RunFolder
 from probmetric.runs.plan import Run, RunPlan
 from probmetric.runs.steps import train
 from probmetric.tuning import load_tuning, report, tuning_names
-from probmetric.tuning.search import Search, TuningError, train_runs, validation_metric
+from probmetric.tuning.search import Search, TuningError, suggest, train_runs, validation_metric
 
 ROOT = Path(__file__).parents[2]
 RATES = {"training.learning_rate": {"low": 1e-4, "high": 1e-1, "log": True}}
@@ -136,6 +137,15 @@ def test_stopped_in_the_middle_it_goes_on_as_if_nothing_had_happened(params, tmp
     resumed, trainer = searched(params, tmp_path / "b", trials=12)
     assert resumed.trials == undisturbed.trials
     assert 0 < len(trainer.asked) < 24
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "drawn", "tried"),
+    [(0.0001, 0.1, 0.0123456, 0.0123), (0.1, 0.9999, 0.9999, 0.9999), (0.12345, 0.12349, 0.123468, 0.12347)],
+)
+def test_a_number_is_rounded_but_stays_in_its_range(low, high, drawn, tried):
+    trial = optuna.trial.FixedTrial({"loss.margin": drawn})
+    assert suggest(trial, {"loss.margin": SearchRange(low=low, high=high)}) == {"loss.margin": tried}
 
 
 def test_a_failed_training_counts_against_the_budget(params, tmp_path):

@@ -31,7 +31,7 @@ from probmetric.runs.plan import Run
 if TYPE_CHECKING:
     import optuna
 
-DIGITS = 3  # of a number that stands in a run's folder name
+DIGITS = 3  # of a number that stands in a run's folder name, at least
 
 
 class TuningError(ProbMetricError, RuntimeError):
@@ -191,7 +191,7 @@ def validation_metric(run: RunFolder) -> float | None:
 
 
 def suggest(trial: optuna.Trial, ranges: Mapping[str, SearchRange]) -> dict[str, Any]:
-    """Return a trial's settings by dotted key, intervals rounded to three significant digits."""
+    """Return a trial's settings by dotted key, numbers with three significant digits, or as many as their range needs."""
     return {key: _value(trial, key, span) for key, span in sorted(ranges.items())}
 
 
@@ -201,7 +201,9 @@ def _value(trial: optuna.Trial, key: str, span: SearchRange) -> Any:
     low, high = span.interval
     if span.integer:
         return trial.suggest_int(key, int(low), int(high), log=span.log)
-    return float(f"{trial.suggest_float(key, low, high, log=span.log):.{DIGITS}g}")
+    exact = trial.suggest_float(key, low, high, log=span.log)
+    rounded = (float(f"{exact:.{digits}g}") for digits in range(DIGITS, 18))  # 17 tell any number apart
+    return next(value for value in rounded if low <= value <= high)
 
 
 def present_values(settings: RunSettings, ranges: Mapping[str, SearchRange]) -> dict[str, Any] | None:
