@@ -246,6 +246,8 @@ def test_what_wraps_a_loss_searches_all_that_the_loss_alone_searches(params, met
     assert search.ranges[base].items() <= search.ranges[method].items()
 
 
+GRID = {"datasets": ["glyphs"], "methods": ["tuned"], "seeds": [0]}
+TUNED = {"title": "x", "runs": [GRID]}
 STUDY = {
     "named": "best-{method}",
     "methods": ["contrastive", "cosine"],
@@ -304,9 +306,16 @@ def test_the_plan_says_which_methods_were_tuned_and_what_they_are_versions_of(pa
             "the base of 'laplace' is 'contrastive', which is not tuned",
         ),
         ({"spaces": {"arcface": RATES}}, "arcface is not among `methods`"),
-        ({"named": "tuned"}, "gives all methods one name"),
-        ({"studies": {"study": {}}}, "studies: 'study' does not begin with tuned-, and would replace an experiment"),
-        ({"studies": {"tuned-../x": {}}}, "does not begin with tuned-"),
+        ({"posteriors": ["laplac"]}, "unknown method 'laplac': did you mean 'laplace'"),
+        *(
+            ({"named": name}, "gives no method a name of its own")
+            for name in ("tuned", "{method}", "{method}-{seed}", "{method}-{", "a {method}", "-{method}")
+        ),
+        ({"studies": {"x": TUNED}}, "studies: 'x' does not begin with tuned-, and would replace an experiment"),
+        ({"studies": {"tuned-../x": TUNED}}, "does not begin with tuned-"),
+        ({"studies": {"tuned-x": {"title": "x"}}}, r"test\.yaml: studies\.tuned-x\.runs: Field required"),
+        ({"studies": {"tuned-x": {"title": "x", "runs": [{"datasets": ["glyphs"]}]}}}, "methods: Field required"),
+        ({"studies": {"tuned-x": {"title": "x", "runs": [GRID | {"methods": "tuned"}]}}}, "methods: should be a"),
     ],
 )
 def test_a_wrong_study_stops_before_any_training(params, tmp_path, changes, message):

@@ -48,7 +48,6 @@ def tune(options: argparse.Namespace) -> None:
     """Run `probmetric tune`."""
     project = params()
     search = Search(project, every_method(project), load_tuning(options.search))
-    report.studies(search, options.search)  # a mistake in them is said now, not after hours
     search.run(
         lambda runs: train_runs(runs, options.snakemake),
         lambda search: report.write_progress(search, options.search),

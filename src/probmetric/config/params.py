@@ -406,7 +406,7 @@ class Tuning(Strict):
     posteriors: tuple[str, ...] = Field(
         (), description="methods without training of their own whose `base` is tuned: each gets a tuned one too"
     )
-    studies: dict[str, dict[str, Any]] = Field(
+    studies: dict[str, Annotated[dict[str, Any], PartOf(Experiment)]] = Field(
         default_factory=dict,
         description="experiments that are written and built when the search is done, by their names, which "
         "begin with `tuned-`; among their "
@@ -415,8 +415,12 @@ class Tuning(Strict):
 
     @model_validator(mode="after")
     def _names(self) -> Tuning:
-        if "{method}" not in self.named:
-            raise ValueError(f"named: {self.named!r} gives all methods one name; it needs {{method}}")
+        name = re.sub(r"\{(method|search)\}", "m", self.named)
+        if "{method}" not in self.named or not re.fullmatch(r"\w[\w.-]+", name, re.ASCII):
+            raise ValueError(
+                f"named: {self.named!r} gives no method a name of its own; write letters, digits and _.- around "
+                "{method}, and {search} where you like, such as tuned-{method}"
+            )
         if strangers := [name for name in self.spaces if name not in self.methods]:
             raise ValueError(f"spaces: {', '.join(strangers)} is not among `methods`")
         if wrong := [name for name in self.studies if not re.fullmatch(r"tuned-[\w.-]+", name)]:

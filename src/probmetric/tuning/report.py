@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probmetric.config import Experiment, parse
 from probmetric.io import atomic_path, write_text, write_yaml
 from probmetric.planning.experiments import EXPERIMENTS
 
@@ -39,11 +38,7 @@ def write_methods(search: Search, name: str, *, folder: Path = METHODS) -> Path:
 
 
 def write_studies(search: Search, name: str, *, folder: Path = EXPERIMENTS) -> list[Path]:
-    """Write the experiments of a finished search.
-
-    Raises:
-        ConfigError: one that the search file has under `studies` is no experiment.
-    """
+    """Write the experiments of a finished search."""
     specs = {folder / f"{study}.yaml": content for study, content in studies(search, name).items()}
     for path, content in specs.items():
         write_yaml(path, content)
@@ -61,7 +56,6 @@ def studies(search: Search, name: str) -> dict[str, dict[str, Any]]:
             for grid in content["runs"]
         ]
         specs[study] = content | {"runs": blocks}
-        parse(Experiment, specs[study], f"{name}: studies.{study}")
     return specs
 
 

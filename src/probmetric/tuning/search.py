@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from probmetric.config import Component, ConfigError, Method, Params, RunSettings, SearchRange, Tuning
 from probmetric.errors import ProbMetricError
-from probmetric.planning.composition import composed
+from probmetric.planning.composition import composed, lineage
 from probmetric.planning.expansion import Point, resolve
 from probmetric.planning.experiments import PRESET
 from probmetric.process import call
@@ -68,10 +68,9 @@ class Search:
         self.params, self.methods, self.spec, self.results = params, methods, spec, results
         self.ranges = {name: self._ranges_of(name) for name in spec.methods}
         for name in spec.posteriors:
-            if methods[name].base not in spec.methods:
-                raise ConfigError(
-                    f"posteriors: the base of {name!r} is {methods[name].base!r}, which is not tuned here."
-                )
+            base = lineage(methods, name)[-1].base
+            if base not in spec.methods:
+                raise ConfigError(f"posteriors: the base of {name!r} is {base!r}, which is not tuned here.")
         self.trials: dict[str, list[Trial]] = {name: [] for name in spec.methods}
         self._studies: dict[str, optuna.Study] = {}
 
@@ -191,7 +190,7 @@ def validation_metric(run: RunFolder) -> float | None:
 
 
 def suggest(trial: optuna.Trial, ranges: Mapping[str, SearchRange]) -> dict[str, Any]:
-    """Return a trial's settings by dotted key, numbers with three significant digits, or as many as their range needs."""
+    """Return a trial's settings by dotted key, numbers rounded to three digits, or as many as their range needs."""
     return {key: _value(trial, key, span) for key, span in sorted(ranges.items())}
 
 
