@@ -7,6 +7,7 @@ import re
 import shutil
 import time
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,11 @@ def test_runs_wanted_twice_appear_once(params):
         ({"methods": ["cosine"], "set": {"training.epochs.first": 1}}, "training.epochs: "),
         ({"methods": ["cosine"], "set": {"loss.scal": 1.0}}, "has no option 'scal'"),
         ({"methods": ["cosine"], "set": {"pretrained": "a/b"}}, "cannot stand in a folder name"),
+        (
+            {"methods": ["cosine"], "set": {"pretrained": date(2026, 1, 2)}},
+            r"2026, 1, 2\) cannot stand in a folder name",
+        ),
+        ({"methods": ["cosine"], "set": {"preset": [["tiny"]]}}, r"\['tiny'\] cannot stand in a folder name"),
         ({"methods": ["cosine"], "set": {"freeze": "trunk"}}, r"a setting of training: `training: \{freeze"),
         ({"methods": ["cosine"], "set": {"training.head_lr": 0.1}}, r"`training: \{learning_rates: \{trunk"),
         (

@@ -11,7 +11,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from probmetric.config import (
@@ -202,7 +202,7 @@ def _expand(
     first: dict[str, Run] = {}
     for grid in experiment.runs:
         for point in _points(grid):
-            kind = json.dumps(asdict(point) | {"seed": None}, sort_keys=True)
+            kind = replace(point, seed=0).run
             try:
                 run = _with_seed(first[kind], point.seed) if kind in first else resolve(params, methods, point)
             except UnsuitableError as error:
@@ -244,7 +244,7 @@ def resolve(params: Params, methods: Mapping[str, Method], point: Point) -> Run:
     Raises:
         ConfigError: an unknown dataset, method or key, or data nobody declared.
     """
-    dataset, method = point.dataset, point.method
+    dataset, method, where = point.dataset, point.method, f"run {point.run}"
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", method):
         raise ConfigError(
             f"method {method!r} cannot name a folder; use letters, digits and _.- only, not - or . at the start. "
@@ -265,7 +265,6 @@ def resolve(params: Params, methods: Mapping[str, Method], point: Point) -> Run:
         "ood": tuple(name for name in strangers(params, dataset) if not missing_files(params, name)),
         "prepared": params.data.prepared,
     }
-    where = f"run {point.run}"
     of_encoder = {key: value for key, value in point.overrides.items() if key.split(".")[0] not in _POSTERIOR_KEYS}
     encoder = replace(point, method=draft.base, overrides=of_encoder) if draft.base else point
     run = Run(name=point.run, encoder=encoder.run, settings=parse(RunSettings, settings, where))
@@ -310,9 +309,12 @@ def _change(params: Params, draft: Draft, overrides: Mapping[str, Any]) -> None:
 def _short(value: Any) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         value = int(value)  # 64.0 and 64 are one run
-    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=repr)
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", text):
-        raise ConfigError(f"override value {value!r} cannot stand in a folder name; use letters, digits and _.- only.")
+        raise ConfigError(
+            f"override value {value!r} cannot stand in a folder name; use a number, true, false or a text of letters, "
+            "digits and _.- only (a date in quotes)."
+        )
     return text
 
 
