@@ -19,6 +19,7 @@ from probmetric.io import FileError, read_yaml
 from probmetric.models import _weights
 from probmetric.planning.declared import data_source, stage
 from probmetric.planning.expansion import _telling_absent, expand, find_run, origins, plan_experiment
+from probmetric.planning.experiments import methods_with
 from probmetric.planning.workflow import WorkflowPlan, run_inputs
 from probmetric.runs.identity import steps_before
 from probmetric.runs.names import LabelNoise, RunKey, class_split, split_data_name, without_split
@@ -37,8 +38,12 @@ def experiment(**grid) -> Experiment:
     return parse(Experiment, {"title": "test", "runs": [{"datasets": ["glyphs"], "seeds": [0], **grid}]}, "test.yaml")
 
 
+def runs_of(params, spec) -> list[Run]:
+    return expand(params, methods_with(params, {"test": spec}), spec)
+
+
 def names(params, **grid):
-    return [run.name for run in expand(params, experiment(**grid))]
+    return [run.name for run in runs_of(params, experiment(**grid))]
 
 
 def test_names_carry_dataset_noise_method_overrides_and_seed(params):
@@ -50,7 +55,7 @@ def test_names_carry_dataset_noise_method_overrides_and_seed(params):
 
 def test_a_base_method_shares_the_encoder_and_its_training_overrides(params):
     overrides = {"training.epochs": 2, "uncertainty.samples": 7}
-    run = expand(params, experiment(methods=["laplace"], set=overrides))[0]
+    run = runs_of(params, experiment(methods=["laplace"], set=overrides))[0]
     assert run.name == "glyphs/laplace+training.epochs=2+uncertainty.samples=7/seed0"
     assert run.encoder == "glyphs/contrastive+training.epochs=2/seed0"
     assert run.fits_posterior
@@ -60,12 +65,12 @@ def test_a_base_method_shares_the_encoder_and_its_training_overrides(params):
 
 
 def test_the_encoder_settings_of_a_base_run_equal_those_of_its_base(params):
-    base, borrowed = expand(params, experiment(methods=["contrastive", "laplace"]))
+    base, borrowed = runs_of(params, experiment(methods=["contrastive", "laplace"]))
     assert borrowed.settings.encoder() == base.settings.encoder()
 
 
 def test_a_run_is_found_again_by_its_name(params):
-    for run in expand(params, experiment(methods=["laplace", "cosine"], set={"training.epochs": 2, "dim": 16})):
+    for run in runs_of(params, experiment(methods=["laplace", "cosine"], set={"training.epochs": 2, "dim": 16})):
         assert find_run(params, run.name) == run
 
 
@@ -76,7 +81,7 @@ def test_fidelity_reaches_the_components_that_have_the_switch(params):
             | {"old": params.methods["proxy_nca_pp"].model_copy(update={"fidelity": "as_published"})}
         }
     )
-    run = expand(changed, experiment(methods=["old"]))[0]
+    run = runs_of(changed, experiment(methods=["old"]))[0]
     assert run.settings.fidelity == "as_published"
     assert run.settings.loss.options["fidelity"] == "as_published"
 
@@ -84,7 +89,7 @@ def test_fidelity_reaches_the_components_that_have_the_switch(params):
 def test_runs_wanted_twice_appear_once(params):
     grid = {"datasets": ["digits"], "methods": ["cosine"], "seeds": [0, 1]}
     spec = parse(Experiment, {"title": "t", "runs": [grid, grid]}, "t.yaml")
-    assert len(expand(params, spec)) == 2
+    assert len(runs_of(params, spec)) == 2
 
 
 @pytest.mark.parametrize(
@@ -124,7 +129,7 @@ def test_impossible_runs_stop_with_the_fix(params, grid, message):
 
 def test_a_mapping_in_set_names_itself_and_its_name_gives_the_run_again(params):
     chosen = {"backbone": {"name": "timm", "tag": "resnet18", "head": "none"}}
-    (run,) = expand(params, experiment(methods=["cosine"], set=chosen))
+    (run,) = runs_of(params, experiment(methods=["cosine"], set=chosen))
     assert run.name == "glyphs/cosine+backbone=timm+backbone.head=none+backbone.tag=resnet18/seed0"
     assert run.settings.backbone.options == {"tag": "resnet18", "head": "none"}
     assert find_run(params, run.name) == run
@@ -133,7 +138,7 @@ def test_a_mapping_in_set_names_itself_and_its_name_gives_the_run_again(params):
 def test_an_entry_of_a_setting_is_changed_and_the_others_stay(params):
     mine = {"loss": "cosine", "training": {"learning_rates": {"head": 0.01, "trunk": 0.5}}}
     rates = grid("mine", **{"training.learning_rates": {"trunk": 0.00001}})
-    (run,) = expand(params, parse(Experiment, {"title": "t", "runs": [rates], "methods": {"mine": mine}}, "t"))
+    (run,) = runs_of(params, parse(Experiment, {"title": "t", "runs": [rates], "methods": {"mine": mine}}, "t"))
     assert run.name == "glyphs/mine+training.learning_rates.trunk=1e-05/seed0"
     assert run.settings.training.learning_rates.model_dump() == {"head": 0.01, "trunk": 1e-5}
 
@@ -146,7 +151,7 @@ def test_a_name_that_is_no_run_is_refused(params, name):
 
 def test_protocols_of_a_dataset_and_kinds_of_noise_are_datasets_by_name(params):
     chosen = ["cub", "cub-vmf", "glyphs+nearest0.2"]
-    runs = expand(params, experiment(methods=["cosine"], datasets=chosen, noise=[0]))
+    runs = runs_of(params, experiment(methods=["cosine"], datasets=chosen, noise=[0]))
     assert [run.name for run in runs] == [f"{name}/cosine/seed0" for name in chosen]
     assert [run.data for run in runs] == [("cub",), ("cub-vmf",), ("glyphs+nearest0.2", "symbols")]
     for run in runs:
@@ -158,13 +163,13 @@ def test_strangers_that_are_not_there_are_left_out_and_said(params, tmp_path):
     data = params.data.model_copy(update={"raw": str(tmp_path / "raw"), "prepared": str(tmp_path / "prepared")})
     params = params.model_copy(update={"data": data})
     chosen = experiment(methods=["cosine"], datasets=["cub"], noise=[0])
-    runs = expand(params, chosen)
+    runs = runs_of(params, chosen)
     assert runs[0].settings.ood == ()
     said = _telling_absent(params, chosen, runs).description
     assert "No columns ood/cars for cub: cars is not there (cars_annos.mat" in said
     (tmp_path / "prepared" / "cars").mkdir(parents=True)
     (tmp_path / "prepared" / "cars" / "digest").touch()
-    assert expand(params, chosen)[0].settings.ood == ("cars",)
+    assert runs_of(params, chosen)[0].settings.ood == ("cars",)
     assert _telling_absent(params, chosen, runs).description == chosen.description
 
 
@@ -194,7 +199,7 @@ PRETRAINED = "results/digits/softmax/seed4/model.safetensors"
 
 def test_a_run_that_starts_from_anothers_weights_waits_for_it(params, tmp_path, monkeypatch):
     found = parse(Experiment, {"title": "t", "runs": [grid("laplace", preset="finetuned")]}, "t")
-    (run,) = expand(params, found)
+    (run,) = runs_of(params, found)
     origin = "other_scripts/softmax+training.epochs=20/seed0"
     assert run.origin == origin
     assert find_run(params, run.name) == run
@@ -242,7 +247,7 @@ def test_a_run_cannot_start_from_itself(params):
 
 def test_a_run_that_starts_from_missing_weights_is_refused_before_any_job(params):
     settings = {"title": "t", "runs": [grid("softmax")]}
-    (run,) = expand(params, parse(Experiment, settings, "t"))
+    (run,) = runs_of(params, parse(Experiment, settings, "t"))
     lacking = replace(run, settings=run.settings.model_copy(update={"pretrained": "nowhere/model.safetensors"}))
     with pytest.raises(ConfigError, match="there is no weight file nowhere"):
         WorkflowPlan(params, {}, {run.name: lacking})._check_weights()
@@ -257,7 +262,7 @@ def test_a_weight_file_of_another_network_is_refused_before_any_job(params, tmp_
         (other, "other.pth does not fit backbone Timm with tag test_resnet"),
     ):
         settings = {"title": "t", "runs": [grid("softmax", backbone=[tag])]}
-        (run,) = expand(params, parse(Experiment, settings, "t"))
+        (run,) = runs_of(params, parse(Experiment, settings, "t"))
         run = replace(run, settings=run.settings.model_copy(update={"pretrained": str(weights)}))
         plan = WorkflowPlan(params, {}, {run.name: run})
         with pytest.raises(ConfigError, match=message) if message else contextlib.nullcontext():
@@ -265,7 +270,9 @@ def test_a_weight_file_of_another_network_is_refused_before_any_job(params, tmp_
 
 
 def test_a_network_that_timm_has_not_is_refused_without_its_weights_too(params):
-    (run,) = expand(params, parse(Experiment, {"title": "t", "runs": [grid("softmax", backbone=["resnet50.a1"])]}, "t"))
+    (run,) = runs_of(
+        params, parse(Experiment, {"title": "t", "runs": [grid("softmax", backbone=["resnet50.a1"])]}, "t")
+    )
     with pytest.raises(ConfigError, match=r"backbone: timm has no model 'resnet50\.a1'"):
         WorkflowPlan(params, {}, {run.name: run})._check_weights()
 
@@ -289,7 +296,7 @@ def test_published_weights_that_cannot_be_had_are_told_before_any_job(
     monkeypatch.setattr(_weights, "_packaged", lambda package: Path("w.pth") if package and installed else None)
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *names: None)
     settings = {"title": "t", "runs": [grid("softmax", backbone=[tag], pretrained=[True])]}
-    (run,) = expand(params, parse(Experiment, settings, "t"))
+    (run,) = runs_of(params, parse(Experiment, settings, "t"))
     assert run.settings.backbone.options == {"tag": tag}
     assert f"+backbone={tag}+" in run.name
     plan = WorkflowPlan(params, {}, {run.name: run})
@@ -327,7 +334,7 @@ def test_a_setting_one_level_too_high_is_told_where_it_stands(key, value):
 def test_a_damaged_weight_file_of_the_users_is_not_to_be_deleted(params, tmp_path):
     (tmp_path / "start.safetensors").write_text("hello")
     settings = {"title": "t", "runs": [grid("softmax", backbone=["resnet50.tv_in1k"], pretrained=["start"])]}
-    (run,) = expand(params, parse(Experiment, settings, "t"))
+    (run,) = runs_of(params, parse(Experiment, settings, "t"))
     weights = run.settings.model_copy(update={"pretrained": str(tmp_path / "start.safetensors")})
     planned = Run(run.name, run.encoder, weights)
     with pytest.raises(ConfigError, match=r"is damaged or truncated .*; get it again, or name another file in `pret"):
@@ -380,10 +387,10 @@ def test_one_run_written_twice_in_an_experiment_is_one_run(params):
     grid = {"datasets": ["glyphs"], "methods": ["arcface"], "seeds": [0]}
     twice = {"loss.scale": [64, 64.0], "training.learning_rate": [1, 1.0], "training.epochs": [3, "3"]}
     for key, values in twice.items():
-        runs = expand(params, Experiment(title="", runs=[grid | {"set": {key: values}}]))
+        runs = runs_of(params, Experiment(title="", runs=[grid | {"set": {key: values}}]))
         assert [run.name for run in runs] == [f"glyphs/arcface+{key}={values[0]}/seed0"]
     with pytest.raises(ConfigError, match=r"'1e-3'; write 0.001"):
-        expand(params, Experiment(title="", runs=[grid | {"set": {"training.learning_rate": ["1e-3"]}}]))
+        runs_of(params, Experiment(title="", runs=[grid | {"set": {"training.learning_rate": ["1e-3"]}}]))
     with pytest.raises(ValueError, match=r"write 0.2: the rate stands in the names of runs"):
         Experiment(title="", runs=[grid | {"noise": [0.2000001]}])
 
@@ -412,7 +419,7 @@ def test_a_time_in_the_future_is_said_before_any_job(params, tmp_path, monkeypat
 
 
 def test_splits_of_the_classes_are_crossed_with_seeds_and_noise(params):
-    runs = expand(params, experiment(methods=["laplace"], splits=3, noise=[0.0, 0.2], seeds=[0, 1]))
+    runs = runs_of(params, experiment(methods=["laplace"], splits=3, noise=[0.0, 0.2], seeds=[0, 1]))
     assert [run.name for run in runs][::4] == [
         "glyphs/laplace/seed0",
         "glyphs+split1/laplace/seed0",

@@ -276,7 +276,7 @@ def test_a_search_writes_the_studies_of_what_it_chose(params, tmp_path):
     assert paths == [tmp_path / "tuned-after.yaml", tmp_path / "tuned-noise.yaml"]
     spec = parse(Experiment, read_yaml(paths[0]), "after")
     methods = {name: parse(Method, value, name) for name, value in written.items()}
-    runs = expand(params, spec.model_copy(update={"methods": methods}))
+    runs = expand(params, every_method(params) | methods, spec)
     assert [run.settings.method for run in runs] == [
         *("untrained", "contrastive", "cosine", "laplace"),
         *("best-contrastive", "best-cosine", "best-laplace"),

@@ -10,6 +10,7 @@ from probmetric.config import ConfigError, Experiment, Params, RunSettings, load
 from probmetric.data import prepare_dataset
 from probmetric.io import read_tensors, read_yaml
 from probmetric.planning.expansion import expand, find_run
+from probmetric.planning.experiments import methods_with
 from probmetric.planning.workflow import WorkflowPlan
 from probmetric.runs import steps as pipeline
 from probmetric.runs.plan import Run, RunPlan
@@ -22,7 +23,8 @@ TRAINING = {"epochs": 1, "batch_size": 20, "steps_per_epoch": 10}
 def plan(described: dict, **grid) -> list[Run]:
     raw = read_yaml(ROOT / "params.yaml")
     spec = {"title": "test", "methods": described, "runs": [{"datasets": ["digits"], "seeds": [0], **grid}]}
-    return expand(parse(Params, raw, "params.yaml"), parse(Experiment, spec, "test.yaml"))
+    params, experiment = parse(Params, raw, "params.yaml"), parse(Experiment, spec, "test.yaml")
+    return expand(params, methods_with(params, {"test": experiment}), experiment)
 
 
 # ---- configuration ----------------------------------------------------------------------------------------------

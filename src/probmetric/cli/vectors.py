@@ -206,7 +206,7 @@ def report(options: argparse.Namespace) -> None:
 
 def migrate_gallery(options: argparse.Namespace) -> None:
     """Map the vectors of an old model to the space of a new one; the result has no certificate yet."""
-    check_new_file(options.output, lambda _: False)
+    check_new_file(options.output)
     old, new = read_vectors(options.old, label=options.label), read_vectors(options.new)
     migrated = migrate(old, new)
     write_migrated(old, migrated, options.output)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 QUIET_SECONDS = 60.0  # without a line, after which one says what runs
 MOST_RUNNING = 3  # runs it names
+SHOWN = 300  # characters of a log's last line
 HEADLINES = ("retrieval/recall_at_1", "classification/accuracy", "verification/accuracy")
 _PATH = re.compile(r"(?<![\w/.-])(?:logs|results|reports|state)/[\w@+=./-]*[\w/]")
 
@@ -166,8 +167,8 @@ def failure_summary(plan: WorkflowPlan, since: float, logs: Path = Path("logs"))
     return "\n".join(lines)
 
 
-def _last_line(log: Path, width: int = 300) -> Iterable[str]:
-    """Return the last line of the log, if it has one, cut to `width`."""
+def _last_line(log: Path) -> Iterable[str]:
+    """Return the last line of the log, if it has one, cut to `SHOWN` characters."""
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
     said = [line.strip() for line in lines if line.strip()]
-    return [said[-1][:width]] if said else []
+    return [said[-1][:SHOWN]] if said else []

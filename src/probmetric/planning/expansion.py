@@ -120,10 +120,10 @@ def plan_experiment(params: Params, name: str) -> PlannedExperiment:
     left_out: dict[str, str] = {}
     if substitution is None:
         spec = with_selections(source, selections_of(name))
-        runs = [run for run in _expand(params, methods, spec) if _selects(run)]
+        runs = [run for run in expand(params, methods, spec) if _selects(run)]
     else:
         spec = substitution.apply(params, source)
-        runs = _expand(params, methods, spec, left_out)
+        runs = expand(params, methods, spec, left_out)
         if not runs:
             reasons = "; ".join(f"{method}: {reason}" for method, reason in left_out.items())
             raise ConfigError(f"experiment {name}: nothing of it can run on {substitution.dataset}. {reasons}")
@@ -186,18 +186,23 @@ def _encoders(params: Params, methods: Mapping[str, Method], runs: Iterable[Run]
     return origins([*runs, *encoders.values()], lambda name: _named(params, methods, name)) | encoders
 
 
-def expand(params: Params, experiment: Experiment, methods: Mapping[str, Method] | None = None) -> list[Run]:
-    """Runs of an experiment, in the order written, each once; `methods` in place of all that are defined anywhere."""
-    return _expand(params, methods or methods_with(params, {"<this experiment>": experiment}), experiment)
-
-
-def _expand(
+def expand(
     params: Params,
     methods: Mapping[str, Method],
     experiment: Experiment,
     left_out: dict[str, str] | None = None,
 ) -> list[Run]:
-    """Runs of an experiment; methods unsuitable for the data are an error, or written to `left_out` if given."""
+    """Return the runs of an experiment, in the order written, each once.
+
+    Args:
+        params: params.yaml.
+        methods: all methods by name.
+        experiment: the experiment.
+        left_out: where methods that are unsuitable for the data are written, and why; None: they are an error.
+
+    Raises:
+        ConfigError: anything that cannot be run, with the fix.
+    """
     expanded: dict[str, Run] = {}
     first: dict[str, Run] = {}
     for grid in experiment.runs:
