@@ -59,12 +59,14 @@ def test_a_pure_rotation_is_found_again(spaces, tmp_path):
     assert found.recall == found.recall_mapped
 
 
-def test_few_pairs_are_said(spaces, tmp_path, capsys):
+def test_few_pairs_and_a_name_of_another_format_are_said(spaces, tmp_path, capsys):
     write(tmp_path / "old.parquet", spaces[0], range(len(spaces[0])))
     write(tmp_path / "pairs.parquet", spaces[0][:20], range(20))
-    places = [str(tmp_path / name) for name in ("old.parquet", "pairs.parquet")]
-    assert main(["migrate", *places, "--output", str(tmp_path / "new.parquet")]) == 2
+    migrating = ["migrate", *(str(tmp_path / name) for name in ("old.parquet", "pairs.parquet")), "--output"]
+    assert main([*migrating, str(tmp_path / "new.parquet")]) == 2
     assert "20 of the 20 rows" in capsys.readouterr().err
+    assert main([*migrating, str(tmp_path / "new.csv")]) == 2
+    assert "new.csv is to be a Parquet file; call it new.parquet." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from probmetric.data.manifest import DataError
 from probmetric.data.sources.table import columns_of
 from probmetric.errors import ServingError, harmless
 from probmetric.io import present
-from probmetric.io.folders import check_new_file
+from probmetric.io.folders import check_new_file, check_new_parquet
 from probmetric.serving.gallery import Gallery
 from probmetric.serving.gallery_files import INDEX
 from probmetric.serving.migration import migrate, write_migrated
@@ -206,7 +206,7 @@ def report(options: argparse.Namespace) -> None:
 
 def migrate_gallery(options: argparse.Namespace) -> None:
     """Map the vectors of an old model to the space of a new one; the result has no certificate yet."""
-    check_new_file(options.output)
+    check_new_parquet(options.output)
     old, new = read_vectors(options.old, label=options.label), read_vectors(options.new)
     migrated = migrate(old, new)
     write_migrated(old, migrated, options.output)

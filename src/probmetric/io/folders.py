@@ -87,6 +87,14 @@ def check_new_file(path: str | Path, ours: Callable[[Path], bool] | None = None)
         raise FileError(f"{path} is there already, and nothing of yours is replaced; name another file, or remove it.")
 
 
+def check_new_parquet(path: str | Path, ours: Callable[[Path], bool] | None = None) -> None:
+    """Raise an error where `path` is not called as a Parquet file, or as `check_new_file` does."""
+    path = Path(path)
+    if path.suffix != ".parquet":
+        raise FileError(f"{path} is to be a Parquet file; call it {path.with_suffix('.parquet').name}.")
+    check_new_file(path, ours)
+
+
 def check_apart(places: Mapping[str, str | Path]) -> None:
     """Raise an error where one of the named folders is another one of them, or lies in it.
 

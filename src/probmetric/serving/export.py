@@ -31,8 +31,8 @@ from torch.overrides import TorchFunctionMode
 from probmetric.data.views.photos import Photos
 from probmetric.data.views.small import Small
 from probmetric.errors import ServingError
-from probmetric.io import FileError, atomic_path
-from probmetric.io.folders import check_new_file
+from probmetric.io import atomic_path
+from probmetric.io.folders import check_new_parquet
 from probmetric.uncertainty import Predictor, Uncertainty, create_uncertainty
 
 if TYPE_CHECKING:
@@ -217,9 +217,7 @@ def write_vectors(
 
 def check_vectors_file(path: Path) -> None:
     """Raise an error where `path` is not called as a Parquet file, or is a file that `write_vectors` did not write."""
-    if path.suffix != ".parquet":
-        raise FileError(f"{path} is to be a Parquet file; call it {path.with_suffix('.parquet').name}.")
-    check_new_file(path, _written_here)
+    check_new_parquet(path, _written_here)
 
 
 def _written_here(path: Path) -> bool:
