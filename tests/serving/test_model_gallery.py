@@ -474,6 +474,16 @@ def test_the_commands(project, photos, tmp_path, monkeypatch, capsys):
     assert "has no images of its own" in capsys.readouterr().err
 
 
+def test_prepared_datasets_are_looked_for_where_the_project_has_them(exported, project, elsewhere, capsys):
+    (elsewhere / "params.yaml").write_text("data: {prepared: made}\ndatasets: [digits]\n")
+    assert cli.main(["doctor"]) == 2
+    assert "made holds no prepared dataset" in capsys.readouterr().err
+    shutil.copytree(project / "data/prepared/digits", elsewhere / "made/digits")
+    assert cli.main(["doctor"]) == 0
+    assert "made/digits: healthy" in capsys.readouterr().out
+    assert cli.main(["vectors", str(exported[PLAIN]), "digits", "out.parquet", "--splits", "val"]) == 0
+
+
 def test_a_table_holds_no_formula(exported, model, tmp_path, capsys):
     """Hostile fault 19: a spreadsheet ran what a file or class was called."""
     from PIL import Image

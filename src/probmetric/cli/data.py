@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from probmetric import data
-from probmetric.cli.project import params
+from probmetric.cli.project import params, prepared_folder
 from probmetric.data.card import write_card
 from probmetric.data.manifest import read_summary
 from probmetric.data.status import format_status
@@ -49,9 +49,9 @@ def _is_digest(path: Path) -> bool:
 
 def doctor(options: argparse.Namespace) -> None:
     """Run `probmetric doctor`."""
-    folders = options.folders or sorted(path.parent for path in Path("data/prepared").glob("*/manifest.parquet"))
+    folders = options.folders or sorted(path.parent for path in prepared_folder().glob("*/manifest.parquet"))
     if not folders:
-        raise FileError("data/prepared holds no prepared dataset; run `probmetric data ensure <dataset>` first.")
+        raise FileError(f"{prepared_folder()} holds no prepared dataset; run `probmetric data ensure <dataset>` first.")
     findings = {folder: data.doctor(folder) for folder in folders}
     for folder, problems in findings.items():
         print(f"{folder}: " + ("healthy" if not problems else f"{len(problems)} finding(s)"))

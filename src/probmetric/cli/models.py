@@ -9,7 +9,7 @@ from pathlib import Path
 
 from probmetric import serving
 from probmetric.cli import vectors as vectors_command
-from probmetric.cli.project import params
+from probmetric.cli.project import params, prepared_folder
 from probmetric.data.loose import LooseImages, in_folders, loose_images, prepared_images
 from probmetric.errors import ServingError, harmless
 from probmetric.io import present
@@ -147,8 +147,8 @@ def certify(options: argparse.Namespace) -> None:
 
 
 def _items(place: Path, options: argparse.Namespace) -> LooseImages:
-    """Open images of a prepared dataset (its folder, or its name below data/prepared), of a folder, or of one file."""
-    for folder in (place, Path("data/prepared") / place):
+    """Open images of a prepared dataset (its folder, or its name in the project), of a folder, or of one file."""
+    for folder in (place, prepared_folder() / place):
         if (folder / "manifest.parquet").is_file():
             return prepared_images(folder, options.splits)
     vectors_command.check_unused(options, {"splits": ()}, "a folder of images")

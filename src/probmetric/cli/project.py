@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from probmetric.config import Params, load
+from probmetric.config import DataFolders, Params, load
 from probmetric.io import FileError, present
 
 PARAMS = Path("params.yaml")
@@ -18,3 +18,8 @@ def params() -> Params:
             "(`probmetric init` starts one)."
         )
     return load(Params, PARAMS)
+
+
+def prepared_folder() -> Path:
+    """Return the folder of the project's prepared datasets; without a project, the one that a project has at first."""
+    return Path((params().data if present(PARAMS) else DataFolders()).prepared)

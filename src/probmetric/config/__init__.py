@@ -26,6 +26,7 @@ from probmetric.config.components import (
     with_tag,
 )
 from probmetric.config.params import (
+    DataFolders,
     DataSource,
     Experiment,
     Grid,
