@@ -10,6 +10,8 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from PIL import Image
@@ -258,6 +260,56 @@ def test_a_table_and_vectors_become_runs(project, capsys):
     }
 
 
+@pytest.mark.parametrize(
+    ("place", "option"),
+    [
+        ("photos", ["--path-column", "file"]),
+        ("photos", ["--label-column", "kind"]),
+        ("list.csv", ["--follow-links"]),
+        ("v.npz", ["--network", "resnet50.tv_in1k"]),
+        ("v.npz", ["--scratch"]),
+        ("v.npz", ["--on-error", "skip"]),
+        ("v.npz", ["--follow-links"]),
+    ],
+)
+def test_an_option_that_says_nothing_of_the_data_is_refused(project, capsys, place, option):
+    photos(project / "photos")
+    (project / "list.csv").write_text("path,label\nphotos/kind 0/0.png,a\n")
+    np.savez(project / "v.npz", vectors=np.eye(60, 8), label=np.arange(60) % 6)
+    assert cli.main(["init", place, "--name", "shop", *option]) == 2
+    assert f"{option[0]} says nothing of " in capsys.readouterr().err
+    assert cli.main(["init", *option]) == 2
+    assert "name the data too" in capsys.readouterr().err
+
+
+def parquet(place, **columns):
+    pq.write_table(pa.table(columns), place)
+
+
+def test_a_table_of_images_may_have_a_column_of_means(project):
+    photos(project / "photos")
+    paths = [f"photos/kind {number}/{image}.png" for number in range(6) for image in range(4)]
+    parquet("list.parquet", path=paths, label=[path[12] for path in paths], mean=np.linspace(0, 1, 24))
+    assert cli.main(["init", "list.parquet", "--name", "shop", "--quick"]) == 0
+    assert load(Params, "params.yaml").data.on_request["shop"].source == "table"
+
+
+def test_a_broken_parquet_file_is_named(project, capsys):
+    (project / "v.parquet").write_bytes(b"PAR1")
+    assert cli.main(["init", "v.parquet", "--name", "shop"]) == 2
+    assert "v.parquet cannot be read (" in capsys.readouterr().err
+
+
+def test_params_behind_a_link_are_written_where_they_lie(project):
+    photos(project / "photos")
+    (project / "shared").mkdir()
+    (project / "params.yaml").rename(project / "shared/params.yaml")
+    (project / "params.yaml").symlink_to("shared/params.yaml")
+    assert cli.main(["init", "photos", "--name", "shop", "--quick"]) == 0
+    assert (project / "params.yaml").is_symlink()
+    assert "shop" in load(Params, "shared/params.yaml").data.on_request
+
+
 @pytest.mark.parametrize("is_project", [True, False])
 @pytest.mark.parametrize(
     ("arguments", "says"),
@@ -265,7 +317,7 @@ def test_a_table_and_vectors_become_runs(project, capsys):
         (["gone", "--name", "shop"], "gone is nothing to start from"),
         (["photos", "--name", "cub"], "the name 'cub' is taken"),
         (["photos", "--name", "My Shop"], "My Shop"),
-        (["empty/../7"], "'7' cannot name a dataset"),
+        (["7"], "'7' cannot name a dataset"),
         *((["photos", "--name", name], "cannot name a dataset") for name in ("*", "a\nb", "%s{}", "1", "ä", "a+b")),
         (["photos", "--name", "null"], "null"),
         (["photos", "--name", "../x"], "x"),
@@ -279,7 +331,7 @@ def test_a_table_and_vectors_become_runs(project, capsys):
 )
 def test_what_cannot_be_is_refused_and_nothing_is_written(project, capsys, monkeypatch, arguments, says, is_project):
     monkeypatch.setenv("HOME", "/home/me")
-    for name in ("photos", "~", "a$HOME"):
+    for name in ("photos", "~", "a$HOME", "7"):
         photos(project / name)
     (project / "empty").mkdir()
     if not is_project:
@@ -407,8 +459,12 @@ def test_names_of_files_do_not_steer_the_terminal(project, capsys):
     shop(project)
     (project / "photos/kind 0/\x1b[31mred\x07.png").write_bytes(b"no image")
     assert cli.main(["prepare", "shop"]) == 2
-    said = capsys.readouterr().err
+    (project / "photos/\x1b[31mred\x07").mkdir()
+    (project / "photos/kind 1/0.png").rename(project / "photos/\x1b[31mred\x07/0.png")
+    assert cli.main(["init", "photos", "--name", "again", "--on-error", "skip", "--quick"]) == 0
+    said = "".join(capsys.readouterr())
     assert "kind 0/\\x1b[31mred\\x07.png is no image" in said
+    assert "1 class(es) left out, with fewer than 2 images: \\x1b[31mred\\x07" in said
     assert not {"\x1b", "\x07"} & set(said)
 
 

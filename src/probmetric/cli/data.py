@@ -8,8 +8,10 @@ from pathlib import Path
 
 from probmetric import data
 from probmetric.cli.project import params, prepared_folder
+from probmetric.cli.vectors import check_unused
 from probmetric.data.card import write_card
 from probmetric.data.manifest import read_summary
+from probmetric.data.sources import REGISTRY as SOURCES
 from probmetric.data.status import format_status
 from probmetric.errors import harmless
 from probmetric.io import FileError, write_text
@@ -18,6 +20,12 @@ from probmetric.planning import declared, own_data
 from probmetric.planning.own_data import start
 from probmetric.planning.plans import DataPlan
 from probmetric.runs.names import LabelNoise, split_data_name
+
+# Options of `init` and their defaults: of some sources, of data that a network reads, of all data.
+OF_SOURCES = {"on_error": "raise", "follow_links": False, "path_column": "", "label_column": ""}
+OF_NETWORKS = {"network": "", "scratch": False}
+OF_DATA = {"name": None, "split": "", "extent": "usual", **OF_SOURCES, **OF_NETWORKS}
+NAMED = {"folder": "a folder of images", "table": "a table of images", "embeddings": "vectors"}
 
 
 def prepare(options: argparse.Namespace) -> None:
@@ -80,7 +88,7 @@ def card(options: argparse.Namespace) -> None:
 
 def init(options: argparse.Namespace) -> None:
     """Run `probmetric init`."""
-    if options.data is None and options.name is not None:
+    if options.data is None and any(getattr(options, name) != default for name, default in OF_DATA.items()):
         raise FileError("name the data too: `probmetric init photos/ --name shop`.")
     if options.data is None:
         print(
@@ -89,17 +97,16 @@ def init(options: argparse.Namespace) -> None:
             sep="\n",
         )
         return
-    columns = {"path_column": options.path_column, "label_column": options.label_column}
-    print(
-        own_data.init(
-            own_data.Wish(
-                options.data,
-                options.name or own_data.name_of(options.data),
-                split=options.split,
-                options={"on_error": options.on_error, "follow_links": options.follow_links, **columns},
-                extent=options.extent,
-                scratch=options.scratch,
-                network=options.network or own_data.NETWORK,
-            )
-        )
+    source = own_data.source_of(options.data)
+    unread = {name: default for name, default in OF_SOURCES.items() if name not in SOURCES.options(source)}
+    check_unused(options, unread | (OF_NETWORKS if source == "embeddings" else {}), NAMED[source])
+    wish = own_data.Wish(
+        options.data,
+        options.name or own_data.name_of(options.data),
+        split=options.split,
+        options={name: getattr(options, name) for name in OF_SOURCES if name not in unread},
+        extent=options.extent,
+        scratch=options.scratch,
+        network=options.network or own_data.NETWORK,
     )
+    print(harmless(own_data.init(wish)))

@@ -24,7 +24,7 @@ import numpy as np
 
 import probmetric
 from probmetric.config import ConfigError, Params, parse
-from probmetric.data.manifest import listed_problems
+from probmetric.data.manifest import listed_problems, refusing
 from probmetric.data.raw import RawFiles
 from probmetric.data.sources import REGISTRY as SOURCES
 from probmetric.data.sources._base import Table
@@ -104,7 +104,7 @@ def init(wish: Wish) -> str:
     place = wish.place
     source = source_of(place)
     _check_outside(place, name)
-    options = {key: value for key, value in wish.options.items() if value and key in SOURCES.options(source)}
+    options = {key: value for key, value in wish.options.items() if value}
     options |= _folder_of_images(place, source, options)
     table, chosen = _read(place, source, wish.split, options)
     if not _count(table, "train"):
@@ -123,7 +123,7 @@ def init(wish: Wish) -> str:
     if many:
         rows = {method: replace(row, seeds=1) for method, row in rows.items()}
     started = start(Path())
-    write_text(PARAMS, text)
+    write_text(PARAMS.resolve(), text)
     write_text(experiment, _experiment(name, table, rows, many=many))
     return "\n".join(
         [
@@ -226,16 +226,22 @@ def source_of(place: Path) -> str:
 
     Raises:
         ConfigError: none does.
+        DataError: a Parquet file cannot be read.
     """
     kind = place.suffix.lower()
     if place.is_dir():
         return "folder"
     if place.is_file() and kind == ".parquet":
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         from probmetric.data.sources.embeddings import VECTORS as NAMES
 
-        return "embeddings" if set(NAMES) & set(pq.read_schema(place).names) else "table"
+        with refusing(f"{place} cannot be read", "write it again", OSError, pa.ArrowException):
+            columns = pq.read_schema(place)
+        return (
+            "embeddings" if any(each.name in NAMES and pa.types.is_nested(each.type) for each in columns) else "table"
+        )
     if place.is_file() and kind in (*TABLES, *VECTORS):
         return "table" if kind in TABLES else "embeddings"
     raise ConfigError(
