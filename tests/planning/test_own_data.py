@@ -20,7 +20,8 @@ import probmetric
 from probmetric import cli
 from probmetric.config import Params, load
 from probmetric.data.manifest import DataError, load_manifest
-from probmetric.io import read_yaml, write_json, write_tensors, write_yaml
+from probmetric.io import FileError, alone, read_yaml, write_json, write_tensors, write_yaml
+from probmetric.planning import own_data
 from probmetric.planning.declared import ensure, outdated
 from probmetric.planning.expansion import plan_experiment
 from probmetric.planning.experiments import every_method
@@ -298,6 +299,18 @@ def test_a_broken_parquet_file_is_named(project, capsys):
     (project / "v.parquet").write_bytes(b"PAR1")
     assert cli.main(["init", "v.parquet", "--name", "shop"]) == 2
     assert "v.parquet cannot be read (" in capsys.readouterr().err
+
+
+def test_two_init_at_once_do_not_lose_what_one_of_them_writes(project, monkeypatch):
+    photos(project / "photos")
+
+    def meanwhile(_tag):
+        with pytest.raises(FileError, match="another process changes"), alone("params.yaml", wait=False):
+            pass
+        return Measured(forward=0.0, step=0.0)
+
+    monkeypatch.setattr(own_data, "measured", meanwhile)
+    assert cli.main(["init", "photos", "--name", "shop", "--quick"]) == 0
 
 
 def test_params_behind_a_link_are_written_where_they_lie(project):

@@ -31,7 +31,7 @@ from probmetric.data.sources._base import Table
 from probmetric.data.sources._files import ImageFiles
 from probmetric.data.sources._own import SplitError
 from probmetric.data.sources.table import columns_of
-from probmetric.io import read_text, read_yaml, write_text
+from probmetric.io import alone, read_text, read_yaml, write_text
 from probmetric.planning.declared import PARAMS, dataset_names
 from probmetric.planning.experiments import EXPERIMENTS
 from probmetric.planning.own_methods import (
@@ -96,14 +96,19 @@ def init(wish: Wish) -> str:
             f"{name!r} cannot name a dataset; use lower-case letters, digits, '-', '_', a letter first, not null. "
             "Choose another one with --name."
         )
-    project = origin(Path())
+    source = source_of(wish.place)
+    _check_outside(wish.place, name)
+    with alone(PARAMS, "declares data here"):
+        return _declare(wish, source)
+
+
+def _declare(wish: Wish, source: str) -> str:
+    """Do what `init` says, while no other process does."""
+    name, place, project = wish.name, wish.place, origin(Path())
     params: Params = parse(Params, read_yaml(project / PARAMS), str(PARAMS))
     experiment = EXPERIMENTS / f"{name}.yaml"
     if name in dataset_names(params) or (project / experiment).exists():
         raise ConfigError(f"the name {name!r} is taken by a dataset or experiment; choose another one with --name.")
-    place = wish.place
-    source = source_of(place)
-    _check_outside(place, name)
     options = {key: value for key, value in wish.options.items() if value}
     options |= _folder_of_images(place, source, options)
     table, chosen = _read(place, source, wish.split, options)
