@@ -243,10 +243,11 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     temporary, whole = folder / path.name, folder.with_suffix(".whole.tmp")
     try:
         temporary.touch()
+        mode = stat.S_IMODE(temporary.stat().st_mode)  # as the umask says, which cannot be read without changing it
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
+        temporary.chmod(mode)
         with temporary.open("rb") as file:
             # The folder goes first: whoever is killed after the last step leaves nothing.
             _lock(file.fileno())
@@ -360,12 +361,6 @@ def _lock(handle: int) -> bool | None:
     except OSError:
         return None
     return True
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _write_problem(path: Path, error: OSError) -> FileError:
