@@ -187,6 +187,17 @@ def test_yaml_is_loaded_safely(tmp_path):
         read_yaml(tmp_path / "x.yaml")
 
 
+def test_a_key_that_stands_twice_in_yaml_is_named(tmp_path):
+    path = tmp_path / "params.yaml"
+    path.write_text("methods:\n  arcface: {loss: arcface}\n  cosine: {loss: cosine}\n  arcface: {dim: 8}\n")
+    with pytest.raises(
+        FileError, match=r"not valid YAML: 'arcface' stands here again\s+in params\.yaml, line 4, column 3"
+    ):
+        read_yaml(path)
+    path.write_text("deep: {one: &one {<<: &base {a: 1, b: 1}, a: 2}}\nother: {<<: *one, b: 3}\n1: x\n'1': y\n")
+    assert read_yaml(path) == {"deep": {"one": {"a": 2, "b": 1}}, "other": {"a": 2, "b": 3}, 1: "x", "1": "y"}
+
+
 def test_digests(tmp_path):
     write_text(tmp_path / "x", "abc")
     assert sha256_file(tmp_path / "x") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

@@ -194,17 +194,37 @@ def remembered_json(path: str | Path) -> Any:
 
 
 def read_yaml(path: str | Path, fix: str = "restore it, or run the step that writes it again") -> Any:
-    """Read YAML safely (no objects are constructed); errors name the file and the line."""
+    """Read YAML safely: no objects are constructed, and no key may stand twice. Errors name the file and the line."""
     import yaml
 
     text = read_text(path, fix)
     deep = sum(map(text.count, ("[", "{", "- - "))) > DEEPEST  # libyaml would crash
-    loader = yaml.SafeLoader if deep else getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader = _refusing_repeats(yaml.SafeLoader if deep else getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     try:
         return yaml.load(text, Loader=loader)  # a safe loader either way
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         problem = str(error).replace('"<unicode string>"', Path(path).name)
         raise FileError(f"{path} is not valid YAML: {problem}") from error
+
+
+def _refusing_repeats(loader: Any) -> Any:
+    """Return the YAML loader `loader` for one file, except that a key that stands twice in a mapping is an error."""
+    import yaml
+
+    checked = set[yaml.MappingNode]()  # what others merge (<<) is seen again, then with what it merges itself
+
+    class Refusing(loader):
+        def flatten_mapping(self, node: yaml.MappingNode) -> None:
+            keys = set[tuple[str, str]]()
+            written = () if node in checked else (key for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            for key in written:
+                if (key.tag, key.value) in keys:
+                    raise yaml.MarkedYAMLError(problem=f"{key.value!r} stands here again", problem_mark=key.start_mark)
+                keys.add((key.tag, key.value))
+            checked.add(node)
+            super().flatten_mapping(node)
+
+    return Refusing
 
 
 def sha256_file(path: str | Path) -> str:
