@@ -169,7 +169,7 @@ def test_a_pretrained_network_starts_from_lda_and_trains_as_init_plans():
     recall = "retrieval/recall_at_1"
     assert tuned.evaluate(Blobs(2))[recall] >= lda.evaluate(Blobs(2))[recall] - 0.01
     assert not torch.equal(tuned.predictor.encoder.head.weight, lda.predictor.encoder.head.weight)
-    chosen = {"epochs": 0, "learning_rate": 0.5, "batch_size": 12}
+    chosen = {"epochs": 0, "learning_rate": 0.5, "batch_size": 12.0}  # a whole number, however it is written
     ours = probmetric.fit(Blobs(0), copy.deepcopy(body), pretrained=True, device="cpu", **chosen)
     training = ours.record.members[0].settings.training
     assert (training.learning_rate, training.steps_per_epoch) == (0.5, 24)  # one pass is ten batches

@@ -101,18 +101,17 @@ def fit(
     network = encoder if isinstance(encoder, nn.Module) else None
     if network is not None and not isinstance(pretrained, bool):
         raise ConfigError("pretrained names weights, but the network is your own; load them into it and give True.")
-    if pretrained:
-        size = training.get("batch_size")
-        count = len(dataset) if is_dataset(dataset) else 0
-        training = fine_tuning(count, size if isinstance(size, int) and size > 0 else None) | training
-        dim = "features" if dim is None and not isinstance(encoder, Encoder) else dim
+    if pretrained and dim is None and not isinstance(encoder, Encoder):
+        dim = "features"
     choices: dict[str, Any] = {"loss": loss, "objective": objective, "view": view, "dim": dim}
     if not isinstance(encoder, nn.Module):
         choices |= {"backbone": encoder, "pretrained": pretrained or None}
     values: dict[str, Any] = {"dataset": "yours", "method": "fit", "seed": seed, "training": training}
-    settings = parse(
-        EncoderSettings, values | {name: each for name, each in choices.items() if each is not None}, "fit"
-    )
+    values |= {name: each for name, each in choices.items() if each is not None}
+    settings = parse(EncoderSettings, values, "fit")
+    if pretrained:
+        usual = fine_tuning(len(dataset) if is_dataset(dataset) else 0, settings.training.batch_size)
+        settings = parse(EncoderSettings, values | {"training": usual | training}, "fit")
     chosen = parse(Component, {"name": uncertainty} if isinstance(uncertainty, str) else uncertainty, "fit")
     _check(settings, chosen)
     with _workplace(device, settings) as (place, scratch):
