@@ -114,6 +114,21 @@ def test_what_frozen_features_cannot_vary_in_is_not_a_sample():
     assert gain_over(Sample({0: 0.55}), frozen).half_width is None
 
 
+def test_frozen_features_are_compared_split_by_split():
+    frozen = Sample({0: 0.40, 1: 0.60, 2: 0.80})
+    method = Sample({0: 0.4105, 1: 0.6105, 2: 0.8105})
+    gain = gain_over(method, frozen, by_split=True)
+    assert gain.difference == pytest.approx(0.0105)
+    assert gain.half_width == pytest.approx(4.303 * 0.02 / 3**0.5, rel=1e-3)  # t(2); a tenth of the splits' spread .2
+    assert gain_over(method, Sample({1: 0.6}), by_split=True).difference == pytest.approx(0.0105)
+    assert gain_over(Sample({1: 0.7}), Sample({0: 0.6}), by_split=True) is None
+
+
+def test_equal_seeds_are_not_called_one_training():
+    gain = gain_over(Sample({0: 0.55, 1: 0.55, 2: 0.55}), Sample({0: 0.5}))
+    assert (gain.difference, gain.once) == (pytest.approx(0.05), False)
+
+
 def test_one_training_has_the_interval_of_its_test_classes():
     frozen = Sample({0: 0.5}, {0: np.full(4, 0.5)})
     gain = gain_over(Sample({7: 0.55}, {7: np.array([0.6, 0.5, 0.6, 0.5])}), frozen)

@@ -33,6 +33,7 @@ from probmetric.reporting.settings import frozen_baselines
 from probmetric.reporting.tables import groups, number
 from probmetric.reporting.words import count_words, group_title, listed
 from probmetric.runs.folder import RunFolder
+from probmetric.runs.names import class_split
 from probmetric.trust.certificates import Certificate
 
 
@@ -116,8 +117,8 @@ NAMED = 4
 class Answer:
     """Which method is best on one dataset, in sentences.
 
-    `mean` is its first metric, `value` the same in words. `floor` says that it learns nothing. `validation_classes` is
-    how many classes chose it, 0 where its test images did.
+    `mean` is its first metric, `value` the same in words. `floor` says that it learns nothing, and nor does the best on
+    the test images. `validation_classes` is how many classes chose it, 0 where its test images did.
     """
 
     data: str
@@ -170,7 +171,7 @@ def _answer(title: str, methods: Sequence[Any], recommended: Candidate | None) -
         answer,
         margin=f"{abs(named.mean - other.mean):.{named.digits}f} {ahead} {other.label}{margin}.",
         significance=significance,
-        floor=is_floor(named.method),
+        floor=is_floor(named.method) and is_floor(leader.method),
         validation_classes=len(recommended.by_class) if recommended and validated else 0,
     )
 
@@ -287,7 +288,10 @@ def _step(context: ReportContext, answer: Answer, baseline: str | None) -> str:
             f"Frozen features are the best you have: in {answer.validation_classes} validation classes no step beyond "
             "them is better for certain."
         )
-    gain = gain_over(measured[answer.method], measured[baseline])
+    several = len({class_split(key.data) for key in context.expected if key.group == answer.data}) > 1
+    gain = gain_over(measured[answer.method], measured[baseline], by_split=several)
+    if gain is None:
+        return f"{answer.best} and frozen features were not run on the same splits of the classes."
     text = f"{answer.best} against frozen features: {gain.difference:+.3f} {answer.metric}"
     if gain.half_width is None:
         return f"{text}, by too few seeds for an interval: frozen features may be the best you have."
@@ -313,22 +317,26 @@ class Gain(NamedTuple):
     once: bool = False
 
 
-def gain_over(method: Sample, frozen: Sample) -> Gain:
-    """Return what a method gains over frozen features, which are the same whatever the seed.
+def gain_over(method: Sample, frozen: Sample, *, by_split: bool = False) -> Gain | None:
+    """Return what a method gains over frozen features; None where `by_split` values share no split of the classes.
 
-    Seeds of the method and test classes (images, where these are of training classes) are samples.
+    Frozen features are the same whatever the seed, so one seed of them stands for those that were not run; they differ
+    from split to split. Seeds (or splits) of the method and test classes (images, where these are of training classes)
+    are samples.
     """
-    seeds = list(method.values)
     constant = next(iter(frozen.values))
-    same = Sample(
-        dict.fromkeys(seeds, frozen.values[constant]),
-        dict.fromkeys(seeds, frozen.contributions[constant]) if constant in frozen.contributions else {},
-        dict.fromkeys(seeds, frozen.errors[constant]) if constant in frozen.errors else {},
-        frozen.units,
-    )
-    units = shared_unit_variance(method, same, seeds)
-    values, constants = [method.values[seed] for seed in seeds], [same.values[seed] for seed in seeds]
-    test = paired_test(values, constants, units=units or NO_UNITS)
+    pairs = {key: key if key in frozen.values else constant for key in method.values}
+    if by_split:
+        pairs = {key: key for key in method.values if key in frozen.values}
+    if not pairs:
+        return None
+
+    def paired(values: Mapping[int, Any]) -> dict[int, Any]:
+        return {key: values[other] for key, other in pairs.items() if other in values}
+
+    same = Sample(paired(frozen.values), paired(frozen.contributions), paired(frozen.errors), frozen.units)
+    units = shared_unit_variance(method, same, list(pairs))
+    test = paired_test([method.values[key] for key in pairs], list(same.values.values()), units=units or NO_UNITS)
     if math.isnan(test.error):
-        return Gain(test.difference, None if units is None else half_width(NO_UNITS, units), once=True)
-    return Gain(test.difference, half_width(UnitVariance(test.error**2, len(seeds) - 1), units or NO_UNITS))
+        return Gain(test.difference, None if units is None else half_width(NO_UNITS, units), once=len(pairs) == 1)
+    return Gain(test.difference, half_width(UnitVariance(test.error**2, len(pairs) - 1), units or NO_UNITS))
