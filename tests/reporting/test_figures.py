@@ -9,9 +9,10 @@ import struct
 import numpy as np
 import pandas as pd
 import pytest
-from fabricated_runs import context_of, gathered
+from fabricated_runs import context_of, gathered, write_run
 from matplotlib.text import Text
 
+from probmetric.io import write_json
 from probmetric.registry import UnknownNameError
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import (
@@ -27,6 +28,7 @@ from probmetric.reporting.figures import (
     sweeps,
 )
 from probmetric.reporting.results import COLUMNS, by_method
+from probmetric.reporting.tables import result_table
 from probmetric.runs.folder import RunFolder
 
 
@@ -168,6 +170,30 @@ def test_every_kind_of_wrong_labels_has_a_panel_that_begins_at_the_clean_ones():
         "digits, nearest-class label noise": {0.0: pytest.approx(0.85), 0.2: 0.7},
     }
     assert [list(methods["a"]) for methods in lines.values()] == [[0.0, 0.2, 0.4], [0.0, 0.2]]
+
+
+def test_figures_have_the_intervals_of_the_table(workspace):
+    """Seeds alone say .02 of what is .2 with the test classes."""
+    runs = [run for run in workspace.runs if run.split("/")[:2] in (["glyphs", "contrastive"], ["glyphs", "arcface"])]
+    swept = [run.replace("contrastive", "contrastive+loss.scale=4.0") for run in runs if "contrastive" in run]
+    noisy = [run.replace("glyphs", "glyphs+noise0.2") for run in runs if "contrastive" in run]
+    for run in (*runs, *swept, *noisy):
+        write_run(workspace.root, run, {"retrieval/recall_at_1": 0.6 + 0.01 * int(run[-1])})
+        errors = {"unit_errors": {"retrieval/recall_at_1": [0.1, 1e6]}}
+        write_json(workspace.root / "results" / run / "curves.json", errors)
+    context = workspace.context("units", runs=[*runs, *swept, *noisy], metrics=("retrieval/recall_at_1",))
+    context = gathered(context)
+    (expected,) = set(result_table(context)["ci95_half_width"].round(6))
+    assert expected == pytest.approx(0.2, rel=0.05)
+    with _style.style():
+        drawn = [dots.metric_per_method(context).figure, sweeps.option_sweep(context).figure]
+    bars = [bar for figure in drawn for axis in figure.axes for bar in axis.containers]
+    halves = {
+        round(float(np.ptp(segment, axis=0).max()) / 2, 6) for bar in bars for segment in bar.lines[2][0].get_segments()
+    }
+    assert halves == {expected}
+    rates = sweeps.rates_of(context, "retrieval/recall_at_1")["glyphs"]["contrastive"]
+    assert {round(cell.half_width, 6) for cell in rates.values()} == {expected}
 
 
 @pytest.mark.slow

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fabricated_runs import context_of, gathered
+from fabricated_runs import context_of, gathered, write_run
 
 from probmetric.io import FileError, read_json, read_tensors, read_yaml, write_json, write_tensors, write_yaml
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import _data, _style, curves, draw, histograms, maps, montages, sweeps
 from probmetric.reporting.figures import list_figures as listed_figures
+from probmetric.reporting.results import mean_of
 from probmetric.runs.folder import RunFolder
 
 METHODS = ("contrastive", "proxy_nca")
@@ -210,7 +211,7 @@ def test_a_sweep_holds_the_seeds_of_every_value_in_their_order(paper):
     assert list(sweep.lines) == ["loss.alpha"]
     points = sweep.lines["loss.alpha"]["proxy_nca"]
     assert list(points) == list(ALPHAS)
-    assert points[0.1] == pytest.approx([0.52, 0.53])
+    assert list(points[0.1].values.values()) == pytest.approx([0.52, 0.53])
     assert set(sweep.aside) == {"contrastive", "proxy_nca"}  # the plain run's loss has no alpha
     assert sweeps.collect(paper, "glyphs").lines == {}
 
@@ -270,13 +271,29 @@ def _swept_by(workspace, overrides: dict[str, float], loss: str) -> ReportContex
     return gathered(context)
 
 
+def means(sweep: sweeps.Sweep) -> dict[str, dict[str, dict[object, float]]]:
+    """Option -> line -> value of the option -> mean over seeds."""
+    return {
+        option: {name: {value: mean_of(each) for value, each in points.items()} for name, points in lines.items()}
+        for option, lines in sweep.lines.items()
+    }
+
+
+def test_a_value_that_was_run_on_other_splits_of_the_classes_alone_is_on_the_line(workspace):
+    runs = [f"digits{split}/proxy_nca+loss.scale={scale}/seed0" for split, scale in (("", 4.0), ("+split1", 8.0))]
+    for place, run in enumerate(runs):
+        write_run(workspace.root, run, {"retrieval/recall_at_1": 0.5 + place / 10})
+    sweep = sweeps.collect(gathered(workspace.context("swept", runs=runs)), "digits")
+    assert means(sweep) == {"loss.scale": {"proxy_nca": {4.0: 0.5, 8.0: 0.6}}}
+
+
 def test_options_that_change_together_are_one(workspace):
     pairs = {f"+loss.delta_attraction={v}+loss.delta_repulsion={v}": v for v in (0.1, 0.3)}
     alone = {f"+loss.delta_repulsion={v}": v for v in (0.25, 0.3)}
     sweep = sweeps.collect(_swept_by(workspace, {"": 0.5} | pairs | alone, "potential_field"), "digits")
-    assert sweep.lines == {
-        "loss.delta_attraction = loss.delta_repulsion": {"proxy_nca": {0.1: [0.1], 0.2: [0.5], 0.3: [0.3]}},
-        "loss.delta_repulsion": {"proxy_nca": {0.2: [0.5], 0.25: [0.25], 0.3: [0.3]}},
+    assert means(sweep) == {
+        "loss.delta_attraction = loss.delta_repulsion": {"proxy_nca": {0.1: 0.1, 0.2: 0.5, 0.3: 0.3}},
+        "loss.delta_repulsion": {"proxy_nca": {0.2: 0.5, 0.25: 0.25, 0.3: 0.3}},
     }
     assert sweep.aside == {}
 
@@ -308,8 +325,8 @@ def test_every_dataset_is_drawn_by_the_first_metric_it_has(workspace):
 def test_a_learned_value_is_a_horizontal_line_beside_the_fixed_ones(workspace):
     fixed = {f"+loss.learn_scale=false+loss.scale={s}": s / 100 for s in (4.0, 32.0)}
     sweep = sweeps.collect(_swept_by(workspace, {"": 0.5} | fixed, "cosine"), "digits")
-    assert sweep.lines == {"loss.scale": {"proxy_nca+loss.learn_scale=false": {4.0: [0.04], 32.0: [0.32]}}}
-    assert sweep.aside == {"proxy_nca": [0.5]}
+    assert means(sweep) == {"loss.scale": {"proxy_nca+loss.learn_scale=false": {4.0: 0.04, 32.0: 0.32}}}
+    assert {name: mean_of(series) for name, series in sweep.aside.items()} == {"proxy_nca": 0.5}
     looks = sweeps._looks([sweep])
     assert len({look.colour for look in looks.values()}) == 1
     assert looks["proxy_nca"].dash != looks["proxy_nca+loss.learn_scale=false"].dash

@@ -326,7 +326,20 @@ def test_what_is_free_stands_beside_what_the_methods_add(workspace):
     assert list(table.columns) == ["own", "free together", "with the method's", "cosine", "disagreement"]
     assert row.added == "+0.003 [-0.001, +0.007]"
     assert (row.values["free together"], row.best) == (0.91, "own")
-    assert "+0.003 [-0.001, +0.007]" in " ".join(Page(render(contents_of(context))).words.split())
+    text = render(contents_of(context))
+    assert "+0.003 [-0.001, +0.007]" in " ".join(Page(text).words.split())
+    assert '<td data-sort="+0.003">' in text  # as words, -0.002 would stand before +0.003 and -0.010 between them
+
+
+def test_what_a_method_adds_has_the_interval_of_the_table(workspace):
+    """Over classes .05 +- .03, the values of two seeds .002 apart: hypot(.03, 12.706 * .001)."""
+    ends = {"trust/free": 0.9, "trust/both": 0.95, "trust/added_low": 0.02, "trust/added_high": 0.08}
+    own = SURE | ends | {"trust/added": 0.05}
+    runs = {f"glyphs/own/seed{seed}": own for seed in range(2)}
+    context = replace(context_of(workspace, runs), metrics=("trust/added",))
+    (row,) = next(iter(score_tables(context)["glyphs"])).rows
+    assert row.added == "+0.051 [+0.018, +0.084]"
+    assert result_table(context)["ci95_half_width"].tolist() == [pytest.approx(0.0326, abs=1e-4)]
 
 
 def test_answering_the_surest_is_judged_by_the_own_uncertainty_and_by_p_right(workspace):

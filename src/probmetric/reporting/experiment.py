@@ -119,10 +119,10 @@ class ReportContext:
         """Return one metric of every method on a dataset; methods without values are left out."""
         return [series[metric] for series in self.measured.get(data, {}).values() if metric in series]
 
-    def values(self, metric: str) -> dict[str, dict[str, dict[int, float]]]:
-        """Return dataset -> method -> seed -> value of `metric`; what was not measured is left out."""
-        values = {data: {each.variant: dict(each.values) for each in self.series(data, metric)} for data in self.data}
-        return {data: methods for data, methods in values.items() if methods}
+    def by_data(self, metric: str) -> dict[str, dict[str, Series]]:
+        """Return dataset -> method -> its `metric`; what was not measured is left out."""
+        measured = {data: {each.variant: each for each in self.series(data, metric)} for data in self.data}
+        return {data: methods for data, methods in measured.items() if methods}
 
     @functools.cached_property
     def runs(self) -> list[RunFolder]:

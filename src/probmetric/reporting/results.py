@@ -36,6 +36,7 @@ RUNS_FILE = "runs.parquet"
 AGAIN = "make the experiment's report again"
 AS_PUBLISHED = "as_published"
 TINY = 1e-9
+NORMAL_QUANTILE = 1.959964  # half the width of a 95 % interval, in standard errors
 _RUN = ("run", "data", "class_split", "dataset", "noise", "method", "overrides", "variant", "seed", "fidelity")
 _UNITS = ("unit", "unit_count", "unit_error", "unit_labels", "contributions")
 COLUMNS = (*_RUN, "split", "metric", "value", *_UNITS)
@@ -62,6 +63,11 @@ class Series(Sample):
         return self.key.variant
 
 
+def mean_of(series: Sample) -> float:
+    """Return the mean over seeds."""
+    return fmean(series.values.values())
+
+
 def plays(method: str, part: str) -> bool:
     """Whether `method` plays the `part` that a paper's table or claim names, in whatever fidelity."""
     return method.removesuffix(f"-{AS_PUBLISHED}") == part
@@ -86,12 +92,12 @@ def _rows(run: RunFolder) -> Iterable[dict[str, Any]]:
     unit = next((_unit_of(curve) for name, curve in curves.items() if name.startswith(PREFIX)), "image")
     for metric, value in sorted(values.items()):
         kept = curves.get(f"{PREFIX}{metric}")
-        error, count = _unit_error(curves.get(ERRORS, {}), metric)
+        error, count = _unit_error(curves.get(ERRORS, {}), metric, values)
         yield dict(zip(_RUN, names, strict=True)) | {
             "split": _SPLITS.get(metric.partition("/")[0], "test"),
             "metric": metric,
             "value": value,
-            "unit": unit if kept or count else "seed",
+            "unit": unit if kept or not isnan(error) else "seed",
             "unit_count": count,
             "unit_error": error,
             "unit_labels": kept[unit] if kept else None,
@@ -103,17 +109,21 @@ def _unit_of(curve: Mapping[str, Sequence[float]]) -> str:
     return next(name for name in curve if name != VALUE)
 
 
-def _unit_error(errors: Mapping[str, Sequence[float]], metric: str) -> tuple[float, int]:
+def _unit_error(
+    errors: Mapping[str, Sequence[float]], metric: str, values: Mapping[str, float | None]
+) -> tuple[float, int]:
     """Return the standard error of a metric and the number of units behind it; NaN and 0 where it is unknown.
 
-    Of a mean over OOD sets (`ood/auroc`) it is the mean of theirs, no less.
+    Of a mean over OOD sets (`ood/auroc`) it is the mean of theirs, no less. Of a metric that was measured with the ends
+    of its 95 % interval over the units (`trust/added_low`, `trust/added_high`) it is what these say.
     """
     group, _, kind = metric.partition("/")
     names = [metric] if metric in errors else []
     if group == "ood" and "/" not in kind and not names:
         names = [name for name in errors if name.startswith("ood/") and name.endswith(f"/{kind}")]
     if not names:
-        return float("nan"), 0
+        low, high = (values.get(f"{metric}_{end}") for end in ("low", "high"))
+        return (float("nan") if low is None or high is None else (high - low) / (2 * NORMAL_QUANTILE)), 0
     return fmean(errors[name][0] for name in names), min(int(errors[name][1]) for name in names)
 
 

@@ -20,14 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Literal
 
 from probmetric.metrics import label
 from probmetric.reporting.answers import is_floor
 from probmetric.reporting.comparison import Cell, summarise
 from probmetric.reporting.experiment import ReportContext
-from probmetric.reporting.results import Series
+from probmetric.reporting.results import Series, mean_of
 from probmetric.reporting.words import group_title
 from probmetric.trust.scores import free_scores, list_scores
 
@@ -36,7 +35,6 @@ Verdict = Literal["yes", "no", "undecided"]
 
 LEAST_AUROC = 0.75
 LARGEST_ECE = 0.05
-Means = Mapping[str, float]  # metric -> mean over seeds
 QUESTIONS: Mapping[Question, str] = {
     "errors": "which answers are wrong",
     "strangers": "which images are strangers",
@@ -153,17 +151,13 @@ def _floor(metric: str, variant: str, methods: Mapping[str, _Metrics], *, free: 
     None where nothing of it was measured, or the free scores were not although there are any (`free`).
     """
     names = (f"{metric}_{score}" for score in free_scores())
-    of_search = [_mean(methods[variant][name]) for name in names if name in methods[variant]]
+    of_search = [mean_of(methods[variant][name]) for name in names if name in methods[variant]]
     trivial = [
-        _mean(series[metric])
+        mean_of(series[metric])
         for name, series in methods.items()
         if name != variant and is_floor(name) and metric in series
     ]
     return max(of_search + trivial, default=None) if of_search or not free else None
-
-
-def _mean(series: Series) -> float:
-    return fmean(series.values.values())
 
 
 def _grade(question: Question, metric: str, cell: Cell, floor: float | None, *, units: bool) -> Evidence:
@@ -240,33 +234,31 @@ def score_tables(context: ReportContext) -> dict[str, list[ScoreTable]]:
     """What tells a wrong answer: every method's own uncertainty beside the scores that any search returns for nothing.
 
     Cells are AUROCs, means over seeds; the best of a row is marked. For wrong answers the first column says what the
-    method's scores add to the free ones together: the difference of two cross-fitted AUROCs, with its interval over the
-    classes (`trust/added`), averaged over seeds. A last table asks what answering only the surest is worth, by the
-    method's own uncertainty and by P(right), which is made of free scores.
+    method's scores add to the free ones together: the difference of two cross-fitted AUROCs, `trust/added`,
+    with the interval of the table. A last table asks what answering only the surest is worth, by the method's own
+    uncertainty and by P(right), which is made of free scores.
 
     Returns:
         Title of the dataset -> tables: wrong answers, strangers, both at once; empty ones are left out.
     """
-    means = {
-        data: {variant: {name: _mean(each) for name, each in series.items()} for variant, series in methods.items()}
-        for data, methods in context.measured.items()
+    return {
+        group_title(data): shown for data, methods in context.measured.items() if (shown := _tables(context, methods))
     }
-    return {group_title(data): tables for data in means if (tables := _tables(context, means[data]))}
 
 
-def _tables(context: ReportContext, means: Mapping[str, Means]) -> list[ScoreTable]:
-    sets = sorted({name.split("/")[1] for scores in means.values() for name in scores if _is_of_set(name)})
+def _tables(context: ReportContext, methods: Mapping[str, _Metrics]) -> list[ScoreTable]:
+    sets = sorted({name.split("/")[1] for series in methods.values() for name in series if _is_of_set(name)})
     questions = [("Wrong answers", "sparsification/error_auroc")]
     questions += [(f"Strangers ({name})", f"ood/{name}/auroc") for name in sets]
     questions += [(f"Wrong answers and strangers ({name})", f"ood/{name}/scod_auroc") for name in sets]
-    tables = [_table(context, title, _columns(metric), means) for title, metric in questions]
+    tables = [_table(context, title, _columns(metric), methods) for title, metric in questions]
     selective = {
         f"{column}, {whose}": f"{group}/{metric}"
         for column, metric in SELECTIVE.items()
         for whose, group in (("own", "sparsification"), ("by P(right)", "p_right"))
     }
     named = selective | {"EDC": "verification/edc"}  # EDC where pairs are verified
-    tables.append(_table(context, "Answering only the surest", named, means, alike=False))
+    tables.append(_table(context, "Answering only the surest", named, methods, alike=False))
     return [table for table in tables if table.rows]
 
 
@@ -283,24 +275,30 @@ def _columns(metric: str) -> dict[str, str]:
 
 
 def _table(
-    context: ReportContext, title: str, named: Mapping[str, str], means: Mapping[str, Means], *, alike: bool = True
+    context: ReportContext, title: str, named: Mapping[str, str], methods: Mapping[str, _Metrics], *, alike: bool = True
 ) -> ScoreTable:
     """Return the table of metrics by column; `alike` ones are AUROCs, whose best is marked where there are several."""
     rows = []
-    for variant, scores in means.items():
-        values = {column: scores[name] for column, name in named.items() if name in scores}
+    for variant, series in methods.items():
+        values = {column: mean_of(series[name]) for column, name in named.items() if name in series}
         if len(values) > alike:
             single = {column: value for column, value in values.items() if column not in TOGETHER}
             best = max(single, key=single.__getitem__) if alike else ""
-            adds = added(scores) if TOGETHER.keys() <= named.keys() else ""
+            adds = added(series) if TOGETHER.keys() <= named.keys() else ""
             rows.append(ScoreRow(context.label(variant), values, best, adds))
     columns = [column for column in named if any(column in row.values for row in rows)]
     return ScoreTable(title, columns, rows, "AUROC" if alike else "lower is better but for the share answered")
 
 
-def added(means: Means) -> str:
-    """What a method adds, in words: `+0.003 [+0.001, +0.005]`; empty where it was not measured."""
-    if not {"trust/added", "trust/added_low", "trust/added_high"} <= set(means):
+def added(series: _Metrics) -> str:
+    """Return what a method adds, in words: `+0.003 [+0.001, +0.005]`; empty where it was not measured.
+
+    The interval is that of the table, over seeds and classes; of a single seed it is the one over classes.
+    """
+    if not {"trust/added", "trust/added_low", "trust/added_high"} <= set(series):
         return ""
-    value, low, high = (means[f"trust/{name}"] for name in ("added", "added_low", "added_high"))
-    return f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"
+    cell = summarise(series["trust/added"])
+    low, high = (mean_of(series[f"trust/added_{end}"]) for end in ("low", "high"))
+    if cell.half_width is not None:
+        low, high = cell.mean - cell.half_width, cell.mean + cell.half_width
+    return f"{cell.mean:+.3f} [{low:+.3f}, {high:+.3f}]"

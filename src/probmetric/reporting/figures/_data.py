@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import fmean
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,6 +11,7 @@ from probmetric.data.manifest import MANIFEST, read_table, values_of
 from probmetric.io import present
 from probmetric.metrics import better
 from probmetric.reporting.experiment import ReportContext
+from probmetric.reporting.results import mean_of
 from probmetric.reporting.words import group_title
 from probmetric.retrieval import search
 from probmetric.runs.folder import RunFolder
@@ -34,11 +34,11 @@ def first_runs(context: ReportContext, *names: str) -> dict[tuple[str, str], Run
 def best_runs(context: ReportContext, *names: str) -> dict[str, RunFolder]:
     """Dataset -> first seed of the method with the best mean of the first metric, of those in `first_runs`."""
     metric = context.metrics[0]
-    measured = context.values(metric)
+    measured = context.by_data(metric)
     best: dict[str, tuple[float, RunFolder]] = {}
     for (data, variant), run in first_runs(context, *names).items():
-        if seeds := measured.get(data, {}).get(variant):
-            mean = fmean(seeds.values())
+        if series := measured.get(data, {}).get(variant):
+            mean = mean_of(series)
             if data not in best or better(metric, mean, best[data][0]):
                 best[data] = (mean, run)
     return {data: run for data, (_, run) in best.items()}

@@ -1,4 +1,4 @@
-"""Every metric of the table, by method: mean over seeds with its 95 % t-interval, and the seeds themselves."""
+"""Every metric of the table, by method: mean over seeds with its 95 % interval, and the seeds themselves."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Mapping
 from matplotlib.axes import Axes
 
 from probmetric.metrics import direction, heading, label
-from probmetric.metrics.statistics import Sample
 from probmetric.reporting.comparison import summarise
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import _style, register
+from probmetric.reporting.results import Series, mean_of
 from probmetric.reporting.words import group_title
 
 _COLUMNS = (3, 4, 5)
 _LETTERS = 34
 _WORDS = _style.Words(
     "Metrics by method",
-    "Mean over seeds with the 95 % t-interval (bar) and the single seeds (ticks). Each panel has its own scale. "
-    "Overlapping intervals do not decide significance: the table's paired test does.",
+    "Mean over seeds with the 95 % interval of the table (bar) and the single seeds (ticks). Each panel has its own "
+    "scale. Overlapping intervals do not decide significance: the table's paired test does.",
     "no run of this experiment is finished.",
 )
 
@@ -28,8 +28,8 @@ _WORDS = _style.Words(
 @register("metric_per_method")
 def metric_per_method(context: ReportContext) -> _style.Drawing:
     """One row of panels per dataset, one panel per metric; methods down the side, at the same height in every panel."""
-    values = {metric: context.values(metric) for metric in context.metrics}
-    measured = {data: [metric for metric in context.metrics if data in values[metric]] for data in context.data}
+    series = {metric: context.by_data(metric) for metric in context.metrics}
+    measured = {data: [metric for metric in context.metrics if data in series[metric]] for data in context.data}
     measured = {data: metrics for data, metrics in measured.items() if metrics}
     if not measured:
         return _WORDS.nothing()
@@ -40,7 +40,7 @@ def metric_per_method(context: ReportContext) -> _style.Drawing:
         for start in range(0, len(metrics), columns)
     ]
     methods = {
-        data: context.ordered(variant for datasets in values.values() for variant in datasets.get(data, {}))
+        data: context.ordered(variant for datasets in series.values() for variant in datasets.get(data, {}))
         for data in measured
     }
     names = {data: [_wrapped(context.label(variant)) for variant in methods[data]] for data in measured}
@@ -51,7 +51,7 @@ def metric_per_method(context: ReportContext) -> _style.Drawing:
     looks = _style.looks(context.variants)
     for line, (data, metrics) in zip(axes, rows, strict=True):
         for axis, metric in zip(line, metrics, strict=False):
-            _panel(axis, values[metric][data], methods[data], looks)
+            _panel(axis, series[metric][data], methods[data], looks)
             axis.set_xlabel(_wrapped(heading(metric)))
             axis.set_yticks(range(len(methods[data])), [])
         for axis in line[len(metrics) :]:
@@ -61,14 +61,12 @@ def metric_per_method(context: ReportContext) -> _style.Drawing:
     return _WORDS.drawing(figure, _alt(context))
 
 
-def _panel(
-    axis: Axes, by_method: Mapping[str, Mapping[int, float]], methods: list[str], looks: dict[str, _style.Look]
-) -> None:
+def _panel(axis: Axes, by_method: Mapping[str, Series], methods: list[str], looks: dict[str, _style.Look]) -> None:
     for place, variant in enumerate(methods):
         if variant not in by_method:
             continue
-        seeds = list(by_method[variant].values())
-        cell, colour = summarise(Sample(by_method[variant])), looks[variant].colour
+        seeds = list(by_method[variant].values.values())
+        cell, colour = summarise(by_method[variant]), looks[variant].colour
         axis.plot(seeds, [place] * cell.n, "|", color=colour, alpha=0.55, markersize=7)
         axis.errorbar(cell.mean, place, xerr=cell.half_width, color=colour, marker="o", markersize=4.5, capsize=2)
     axis.set_ylim(len(methods) - 0.5, -0.5)
@@ -91,8 +89,8 @@ def _line(names: list[str]) -> float:
 def _alt(context: ReportContext) -> str:
     sentences = []
     metric = context.metrics[0]
-    for data, by_method in context.values(metric).items():
-        means = {variant: math.fsum(seeds.values()) / len(seeds) for variant, seeds in by_method.items()}
+    for data, by_method in context.by_data(metric).items():
+        means = {variant: mean_of(series) for variant, series in by_method.items()}
         best = max(means, key=lambda variant: -means[variant] if direction(metric) == "lower" else means[variant])
         sentences.append(f"on {group_title(data)}, {context.label(best)} has the best mean ({means[best]:.3f})")
     return f"Dot plot of {len(context.metrics)} metrics. {label(metric)}: {'; '.join(sentences)}."

@@ -11,17 +11,16 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from probmetric.metrics import arrow, direction, heading, label
-from probmetric.metrics.statistics import Sample
 from probmetric.reporting.comparison import Cell, summarise
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import _lines, _style, register
+from probmetric.reporting.results import Series, mean_of
 from probmetric.reporting.words import group_title, noise_words, option_words
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.names import LabelNoise, RunKey, override_items, split_data_name
@@ -32,18 +31,18 @@ _WIDE = 40  # ratio of values from which an axis is logarithmic
 TOGETHER = " = "
 _OPTIONS = _style.Words(
     "Influence of the options",
-    "against the options that the runs override: mean over seeds with the 95 % t-interval, which with few seeds may "
-    "leave the panel. A method that was run without an override stands at the option's default; what belongs to no "
-    "line is drawn as a horizontal one.",
+    "against the options that the runs override: mean over seeds with the 95 % interval of the table, which with few "
+    "seeds may leave the panel. A method that was run without an override stands at the option's default; what belongs "
+    "to no line is drawn as a horizontal one.",
     "no option was run at more than one value.",
 )
 _NOISE = _style.Words(
     "Robustness to label noise",
-    "on clean test data after training with wrong labels: mean over seeds, band: 95 % t-interval.",
+    "on clean test data after training with wrong labels: mean over seeds, band: the 95 % interval of the table.",
     "no method of this experiment was run at more than one noise rate.",
     "Metric against label noise. ",
 )
-Points = dict[Any, list[float]]  # value of the option -> the metric over seeds
+Points = dict[Any, Series]  # value of the option -> the metric over seeds
 Rates = dict[str, dict[str, dict[float, Cell]]]  # panel -> method -> rate of wrong labels -> mean
 
 
@@ -88,12 +87,12 @@ def _looks(sweeps: Sequence[Sweep]) -> dict[str, _style.Look]:
     return {name: by_method[methods[name]] for name in lines} | dotted
 
 
-def _panel(axis: Axes, lines: dict[str, Points], aside: dict[str, list[float]], looks: dict[str, _style.Look]) -> None:
+def _panel(axis: Axes, lines: dict[str, Points], aside: dict[str, Series], looks: dict[str, _style.Look]) -> None:
     values = list(dict.fromkeys(value for points in lines.values() for value in points))
     numeric = all(isinstance(value, float) for value in values)
     for name, points in lines.items():
         places = list(points) if numeric else [values.index(value) for value in points]
-        cells = [summarise(Sample(dict(enumerate(seeds)))) for seeds in points.values()]
+        cells = [summarise(series) for series in points.values()]
         axis.errorbar(
             places,
             [cell.mean for cell in cells],
@@ -105,10 +104,10 @@ def _panel(axis: Axes, lines: dict[str, Points], aside: dict[str, list[float]], 
             capsize=2,
             elinewidth=0.9,
         )
-    for name, seeds in aside.items():
-        axis.axhline(fmean(seeds), color=looks[name].colour, linestyle=looks[name].dash, linewidth=1.1)
-    seeds_drawn = [value for points in lines.values() for seeds in points.values() for value in seeds]
-    _limits(axis, seeds_drawn, [fmean(seeds) for seeds in aside.values()])
+    for name, series in aside.items():
+        axis.axhline(mean_of(series), color=looks[name].colour, linestyle=looks[name].dash, linewidth=1.1)
+    drawn = [value for points in lines.values() for series in points.values() for value in series.values.values()]
+    _limits(axis, drawn, list(map(mean_of, aside.values())))
     if numeric:
         _scale(axis, values)
     else:
@@ -140,12 +139,10 @@ def _alt(context: ReportContext, sweeps: dict[str, Sweep]) -> str:
         for option, lines in sweep.lines.items():
             for name, points in lines.items():
                 sign = -1 if direction(sweep.metric) == "lower" else 1
-                best = max(points, key=lambda value, points=points, sign=sign: sign * fmean(points[value]))  # type: ignore[misc]
+                best = max(points, key=lambda value, points=points, sign=sign: sign * mean_of(points[value]))  # type: ignore[misc]
                 shown = f"{best:g}" if isinstance(best, float) else best
-                where = f"{group_title(data)}, {context.label(name)}"
-                parts.append(
-                    f"{where}: best {label(sweep.metric)} at {option_words(option)} {shown} ({fmean(points[best]):.3f})"
-                )
+                where = f"{group_title(data)}, {context.label(name)}: best {label(sweep.metric)}"
+                parts.append(f"{where} at {option_words(option)} {shown} ({mean_of(points[best]):.3f})")
     return f"A metric against options. {'; '.join(parts)}."
 
 
@@ -154,7 +151,7 @@ class Sweep:
     """One dataset's lines: option -> method with its other overrides -> value -> mean; and the methods aside."""
 
     lines: dict[str, dict[str, Points]]
-    aside: dict[str, list[float]]
+    aside: dict[str, Series]
     metric: str
 
 
@@ -164,26 +161,25 @@ def collect(context: ReportContext, data: str) -> Sweep:
     Options that always change together, to the same value, count as one: `a = b`. The metric is the experiment's first
     that was measured on the dataset: accuracy needs known classes, where others are retrieved.
     """
-    measured = {metric: context.values(metric).get(data, {}) for metric in context.metrics}
-    metric = next((name for name, methods in measured.items() if methods), context.metrics[0])
-    seeds = {variant: list(values.values()) for variant, values in measured[metric].items()}
-    keys = {key.variant: key for key in context.expected if key.data == data}
-    runs = {run.key.variant: run for run in context.runs if run.key.data == data}
+    metric = next((name for name in context.metrics if context.series(data, name)), context.metrics[0])
+    measured = {series.variant: series for series in context.series(data, metric)}
+    keys = {key.variant: key for key in context.expected if key.group == data}
+    runs = {run.key.variant: run for run in context.runs if run.key.group == data}
     options = _joined({variant: _own_options(context, key) for variant, key in keys.items()})
     lines: dict[str, dict[str, Points]] = {}
     drawn: set[str] = set()
     for option in dict.fromkeys(option for chosen in options.values() for option in chosen):
         grouped: dict[str, dict[str, Any]] = defaultdict(dict)
-        for variant in seeds:
+        for variant in measured:
             others = {name: text for name, text in options[variant].items() if name != option}
             text = options[variant].get(option) or default_text(runs.get(variant), option)
             if text is not None:
                 grouped[_variant(keys[variant].method, others)][variant] = _value(text)
         several = {name: chosen for name, chosen in grouped.items() if len(set(chosen.values())) > 1}
         if several:
-            lines[option] = {name: _points(chosen, seeds) for name, chosen in several.items()}
+            lines[option] = {name: _points(chosen, measured) for name, chosen in several.items()}
             drawn |= {variant for chosen in several.values() for variant in chosen}
-    return Sweep(lines, {variant: values for variant, values in seeds.items() if variant not in drawn}, metric)
+    return Sweep(lines, {variant: values for variant, values in measured.items() if variant not in drawn}, metric)
 
 
 def _joined(options: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
@@ -199,11 +195,11 @@ def _joined(options: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
     return options
 
 
-def _points(values: dict[str, Any], seeds: dict[str, list[float]]) -> Points:
+def _points(values: dict[str, Any], measured: dict[str, Series]) -> Points:
     """Value of the option -> metric over seeds, numbers ascending, from method -> value and method -> metric."""
     numbers = all(isinstance(value, float) for value in values.values())
     order = sorted(values, key=values.__getitem__) if numbers else list(values)
-    return {values[variant]: seeds[variant] for variant in order}
+    return {values[variant]: measured[variant] for variant in order}
 
 
 def default_text(run: RunFolder | None, option: str) -> str | None:
@@ -276,7 +272,7 @@ def _bands(methods: dict[str, dict[float, Cell]]) -> dict[str, list[np.ndarray]]
 
 def rates_of(context: ReportContext, metric: str) -> Rates:
     """Panel -> method -> rate -> mean over seeds, for methods with two rates or more."""
-    measured = context.values(metric)
+    measured = context.by_data(metric)
     lines: Rates = {}
     for data, methods in measured.items():
         dataset, label_noise = split_data_name(data)
@@ -284,10 +280,10 @@ def rates_of(context: ReportContext, metric: str) -> Rates:
             continue
         noise = LabelNoise.parse(label_noise)
         panel = lines.setdefault(_panel_title(dataset, noise), {})
-        for variant, values in methods.items():
+        for variant, series in methods.items():
             clean = measured.get(dataset, {}).get(variant)
-            rates = panel.setdefault(variant, {0.0: summarise(Sample(clean))} if clean else {})
-            rates[noise.rate] = summarise(Sample(values))
+            rates = panel.setdefault(variant, {0.0: summarise(clean)} if clean else {})
+            rates[noise.rate] = summarise(series)
     drawn = {
         title: {name: dict(sorted(rates.items())) for name, rates in panel.items() if len(rates) > 1}
         for title, panel in lines.items()
