@@ -314,6 +314,9 @@ def test_what_noise_takes_is_compared_class_by_class(tmp_path):
     assert (both.verdict, both.units_counted) == ("undecided", True)
 
 
+UNPREPARED = "the prepared data are not here, so it is unknown whether test classes were trained on"
+
+
 @pytest.mark.parametrize(
     ("needs", "changed", "reason"),
     [
@@ -329,7 +332,12 @@ def test_what_noise_takes_is_compared_class_by_class(tmp_path):
         (["resnet50"], {"backbone": {"name": "compact"}}, "the backbone is compact, not a ResNet-50"),
         (["closed_set"], {"protocol": "open_set"}, "test classes are no training classes"),
         (["open_set"], {"protocol": "closed_set"}, "test classes are training classes"),
-        (["open_set"], {"protocol": ""}, "test classes are training classes"),
+        (["open_set"], {"protocol": ""}, UNPREPARED),
+        (
+            ["closed_set"],
+            {"protocol": ""},
+            UNPREPARED,
+        ),
         (["clean_labels"], {"data": "digits+noise0.2"}, "wrong training labels"),
         (["noise_as_published"], {"data": "digits+nearest0.2"}, "not 20 % of the labels replaced at random"),
         (["noise_as_published"], {"data": "digits+noise0.4"}, "not 20 % of the labels replaced at random"),
@@ -358,7 +366,8 @@ def test_outside_its_preconditions_a_claim_is_not_testable(tmp_path, needs, chan
             folder.joinpath("history.csv").write_text(history)
             settings = {"backbone": found["backbone"], "loss": {"options": {"samples": found["samples"]}}}
             write_yaml(folder / "run.yaml", {"run": key.run, "fidelity": "corrected", "settings": settings})
-        write_json(context.prepared / data / "summary.json", {"protocol": found["protocol"], "splits": {}})
+        if found["protocol"]:
+            write_json(context.prepared / data / "summary.json", {"protocol": found["protocol"], "splits": {}})
         context = dataclasses.replace(context, budgets=found["budgets"])
         (finding,) = evaluate_claims(context, [make(tmp_path / name, needs=needs)])
         if name == "unmet":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -343,6 +344,15 @@ def test_weights_that_saw_the_validation_images_are_not_recommended(tmp_path):
         write_yaml(run, record)
     assert contents_of(gathered(context)).recommended["birds"].method == "frozen"
     assert LUCK in step(context), "without the validation images, test images name a method"
+
+
+def test_a_page_without_the_prepared_data_says_what_it_leaves_out(pictured):
+    assert 'id="questions"' in render(contents_of(pictured))
+    assert "prepared data" not in render(contents_of(pictured))
+    shutil.rmtree(pictured.prepared)
+    page = render(contents_of(replace(pictured)))
+    assert 'id="questions"' not in page
+    assert "The prepared data of birds are not here: pictures of questions, wrong labels and the protocol" in page
 
 
 def test_runs_whose_embeddings_were_not_kept_have_a_page_that_says_so(tmp_path):

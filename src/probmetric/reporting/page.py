@@ -157,6 +157,7 @@ def _answer(contents: Contents) -> Values:
         "cautions": contents.cautions,
         "certificates": contents.certificates,
         "seeds": contents.seeds,
+        "unprepared": [group_title(data) for data in contents.context.data if not _is_prepared(contents.context, data)],
         "unkept": sum(not present(run.embeddings_file("test")) for run in contents.context.runs),
         "how_to_add_frozen": "" if frozen_baselines(contents.context) else HOW_TO_ADD_FROZEN,
     }
@@ -266,10 +267,14 @@ def _protocol(contents: Contents) -> Values:
     }
 
 
+def _is_prepared(context: ReportContext, data: str) -> bool:
+    return present(context.prepared / data / SUMMARY)
+
+
 def _dataset(context: ReportContext, data: str) -> Values:
     """Return protocol and counts of a prepared dataset, as far as it is present."""
     folder, fix = context.prepared / data, "prepare the dataset again"
-    summary = read_summary(folder) if present(folder / SUMMARY) else {"splits": {}}
+    summary = read_summary(folder) if _is_prepared(context, data) else {"splits": {}}
     splits = of_kind(summary["splits"], _SPLITS, folder / SUMMARY, fix)
     noise = summary.get("noise")
     return {

@@ -116,16 +116,18 @@ def _tuned_or_published(context: ReportContext, claim: Claim, data: str, variant
 
 
 def _closed_set(context: ReportContext, claim: Claim, data: str, variants: Sequence[str]) -> str:
-    return "" if _protocol(context, data) == "closed_set" else "test classes are no training classes"
+    return _protocol(context, data, "closed_set", "test classes are no training classes")
 
 
 def _open_set(context: ReportContext, claim: Claim, data: str, variants: Sequence[str]) -> str:
-    return "" if _protocol(context, data) == "open_set" else "test classes are training classes"
+    return _protocol(context, data, "open_set", "test classes are training classes")
 
 
-def _protocol(context: ReportContext, data: str) -> str:
+def _protocol(context: ReportContext, data: str, needed: str, otherwise: str) -> str:
     folder = context.prepared / data
-    return str(read_summary(folder).get("protocol", "")) if present(folder / SUMMARY) else ""
+    if not present(folder / SUMMARY):
+        return "the prepared data are not here, so it is unknown whether test classes were trained on"
+    return "" if read_summary(folder).get("protocol") == needed else otherwise
 
 
 def _noise_as_published(context: ReportContext, claim: Claim, data: str, variants: Sequence[str]) -> str:
