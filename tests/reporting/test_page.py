@@ -17,7 +17,7 @@ from PIL import Image
 
 from probmetric.io import FileError, content_digest, write_json
 from probmetric.reporting import uncertainty
-from probmetric.reporting.answers import answers
+from probmetric.reporting.answers import Promise, answers
 from probmetric.reporting.figures import draw
 from probmetric.reporting.page import LONGEST_WEBP, embedded, render
 from probmetric.reporting.report import contents_of, write_page, write_tables
@@ -379,6 +379,19 @@ def test_the_first_sentence_is_what_the_certificate_promises(workspace):
     replace(made, threshold=None, answered=0, coverage=0.0, errors=0).save(run.certificate_file)
     assert "Of 100 questions none can be answered" in Page(render(contents_of(context))).words
     run.certificate_file.unlink()
+
+
+@pytest.mark.parametrize(("risks", "promised"), [((0.1, 0.4), 0.4), ((0.1, 0.1, 0.4), 0.1), ((0.1, 0.1), 0.1)])
+def test_certificates_of_different_risks_have_no_mean(workspace, risks, promised):
+    context = context_of(workspace, {f"glyphs/own/seed{seed}": SURE for seed in range(len(risks))})
+    doubt, made = np.arange(400.0), {}
+    for run, risk in zip(context.runs, risks, strict=True):
+        gallery = content_digest(run.embeddings_file("test"))
+        made[risk] = certify(doubt, doubt < 300, risk=risk, gallery=gallery)
+        made[risk].save(run.certificate_file)
+    promise = Promise.of(context.runs)
+    assert (promise.risk, promise.confidence) == (promised, 0.9)
+    assert promise.answered == pytest.approx(100 * made[promised].coverage)
 
 
 def test_networks_that_learnt_nothing_are_a_floor_too(workspace):

@@ -11,12 +11,12 @@ from probmetric.config import Params, RunSettings, load
 from probmetric.data.manifest import DataError
 from probmetric.io import FileError, read_json, write_json, write_tensors, write_text, write_yaml
 from probmetric.planning.expansion import plan_experiment
-from probmetric.planning.plans import ReportPlan
+from probmetric.planning.plans import ReportPlan, reporting_code
 from probmetric.planning.workflow import WorkflowPlan
 from probmetric.reporting.experiment import REPORTS, signed_record
 from probmetric.reporting.report import make_report
 from probmetric.reporting.results import read_results
-from probmetric.runs import identity
+from probmetric.runs import identity, source
 from probmetric.runs import made as made_module
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.identity import Ingredients, ingredients, planned_steps, steps_before
@@ -283,6 +283,19 @@ def experiment(*runs: Run) -> ReportPlan:
         tracking={},
     )
     return ReportPlan.read(plan.write())
+
+
+def test_the_code_of_reports_is_all_that_they_compute_with(monkeypatch, tmp_path):
+    """LEVEL = 0.01 in the statistics once left every report as it was."""
+    before, file = reporting_code.__wrapped__(), source.source_file
+    statistics = "probmetric.metrics.statistics"
+    changed = tmp_path / "statistics.py"
+    changed.write_text(file(statistics).read_text().replace("LEVEL = 0.05", "LEVEL = 0.01"))
+    monkeypatch.setattr(source, "source_file", lambda module: changed if module == statistics else file(module))
+    assert reporting_code.__wrapped__() != before
+    changed.write_text("# A comment.\n" + file(statistics).read_text())
+    source._facts.cache_clear()
+    assert reporting_code.__wrapped__() == before
 
 
 def test_stale_results_are_in_no_table(other_code):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 import numpy as np
 
@@ -19,6 +20,7 @@ def certificate(options: argparse.Namespace) -> None:
     """Run `probmetric certificate`."""
     rules = {name: getattr(options, name) for name in ("risk", "confidence", "score", "unit", "group")}
     print(steps.certify(options.run, **rules))
+    print(f"Reports that show {options.run} still say what was: `probmetric report <experiment>`.", file=sys.stderr)
 
 
 def monitor(options: argparse.Namespace) -> None:

@@ -10,7 +10,6 @@ A file is rewritten only where the plan has changed: Snakemake compares its time
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,11 +17,12 @@ from typing import Any
 
 from probmetric import reporting
 from probmetric.config import Params, parse
-from probmetric.io import FileError, digest_of, present, read_json
+from probmetric.io import FileError, digest_of, present, read_json, sha256_file
 from probmetric.planning.declared import made_of
 from probmetric.registry import load_plugins
 from probmetric.runs.made import Judge
 from probmetric.runs.plan import PLANS, RunPlan, write_if_changed
+from probmetric.runs.source import module_digests
 
 DATA = PLANS / "data.json"
 _AGAIN = "plan again: run `snakemake`, or the command without --plan"
@@ -80,10 +80,17 @@ class ReportPlan:
 
 @functools.cache
 def reporting_code() -> str:
-    """Return the digest of the reporting room's files: code, templates, claims and published numbers."""
+    """Return the digest of what reports are made with.
+
+    These are the modules of the reporting room and what they import, such as the statistics, and the room's templates,
+    claims and published numbers.
+    """
     folder = Path(reporting.__file__).parent
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix != ".pyc"]
-    return digest_of({str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files})
+    files = {path: str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()}
+    modules = [name.removesuffix(".py").replace("/", ".") for path, name in files.items() if path.suffix == ".py"]
+    roots = [f"{reporting.__name__}.{name}".removesuffix(".__init__") for name in modules]
+    others = {name: sha256_file(path) for path, name in files.items() if path.suffix not in (".py", ".pyc")}
+    return digest_of([module_digests(*roots), others])
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
 """The answer a report opens with: which method to take on a dataset, how it compares, and what of that is certain.
 
 Above it stand sentences: how many of 100 questions are answered, up to the doubt that a certificate names, how many of
-them wrongly (means over the seeds that hold one), and whether training paid.
+them wrongly (means over the seeds that hold one of the same risk), and whether training paid.
 """
 
 from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -55,12 +56,18 @@ class Promise:
 
     @classmethod
     def of(cls, runs: Sequence[RunFolder]) -> Promise | None:
-        """Return the mean over the runs that hold a certificate of their own embeddings; None without one."""
+        """Return the mean over the runs that hold a certificate of their own embeddings; None without one.
+
+        Certificates of different promises have no mean: what most runs promise counts, of as many the larger risk.
+        """
         made = [certificate for run in runs if (certificate := certificate_of(run))]
         if not made:
             return None
-        answered, wrong = (100 * fmean(getattr(c, name) / c.queries for c in made) for name in ("answered", "errors"))
-        return cls(answered, wrong, max(c.risk for c in made), min(c.confidence for c in made))
+        promises = Counter((certificate.risk, -certificate.confidence) for certificate in made)
+        risk, least = max(promises, key=lambda promise: (promises[promise], promise))
+        alike = [each for each in made if (each.risk, -each.confidence) == (risk, least)]
+        answered, wrong = (100 * fmean(getattr(c, name) / c.queries for c in alike) for name in ("answered", "errors"))
+        return cls(answered, wrong, risk, -least)
 
     @property
     def numbers(self) -> str:

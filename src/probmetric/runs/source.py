@@ -86,12 +86,13 @@ def _run(*modules: str) -> tuple[str, ...]:
 
 @functools.cache
 def closure(*modules: str) -> tuple[str, ...]:
-    """Return `modules` and every module of their project that they import, sorted; infrastructure is left out."""
+    """Return `modules` and every module of their project that they import, sorted; other infrastructure is left out."""
     reached: set[str] = set()
     waiting = list(modules)
     while waiting:
         name = waiting.pop()
-        if name in reached or _is_infrastructure(name) or source_file(name) is None:
+        left_out = _is_infrastructure(name) and name not in modules
+        if name in reached or left_out or source_file(name) is None:
             continue
         reached.add(name)
         waiting += [target.module for target in _targets(name) if target.inside]
