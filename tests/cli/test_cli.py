@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from probmetric.cli import EXIT_CONFIG, main
+from probmetric.io import write_json
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,6 +62,16 @@ def test_neither_planning_nor_a_run_imports_tables():
             ["run", "digits/cosine/seed0", "--plan", "state/plans/none.json"],
             "state/plans/none.json is missing; plan again",
         ),
+        (
+            ["run", "glyphs/nosuch/seed77", "--plan", "{run}"],
+            "is the plan of digits/cosine/seed0, not",
+        ),
+        (["report", "demo", "--plan", "{report}"], "is the plan of smoke, not of demo; give that of demo"),
+        (["track", "demo", "--plan", "{report}"], "is the plan of smoke, not of demo"),
+        (["monitor", "c.json", "log.csv", "--labelled", "--patience", "3"], "--patience says nothing of labelled"),
+        (["monitor", "c.json", "log.csv", "--labelled", "--unordered"], "--unordered says nothing of labelled"),
+        (["monitor", "c.json", "log.csv", "--labelled", "path", "--column", "x"], "--column says nothing of labelled"),
+        (["monitor", "c.json", "log.csv", "--false-alarms", "0.1"], "--false-alarms says nothing of doubts"),
         (["report", "dmo"], "did you mean 'demo'"),
         (["prepare", "digit"], "did you mean 'digits'"),
         (["doctor", "no/such/folder"], "no/such/folder"),
@@ -69,8 +80,14 @@ def test_neither_planning_nor_a_run_imports_tables():
         (["search", "digits/cosine/seed0", " "], "an argument is empty"),
     ],
 )
-def test_errors_are_one_paragraph_and_exit_two(capsys, arguments, expected):
-    assert main(arguments) == EXIT_CONFIG
+def test_errors_are_one_paragraph_and_exit_two(capsys, tmp_path, arguments, expected):
+    plans = {name: tmp_path / f"{name}.json" for name in ("run", "report")}
+    settings = {"method": "cosine", "dataset": "digits", "loss": {"name": "cosine"}, "backbone": {"name": "compact"}}
+    run = {"run": "digits/cosine/seed0", "encoder": "digits/cosine/seed0", "settings": settings, "store": ""}
+    write_json(plans["run"], run | {"plugins": []})
+    report = {"experiment": "smoke", "shown": [], "runs": {}, "report": {}, "tracking": {}}
+    write_json(plans["report"], report | {"plugins": []})
+    assert main([argument.format(**plans) for argument in arguments]) == EXIT_CONFIG
     output = capsys.readouterr()
     text = output.out + output.err
     assert expected in text

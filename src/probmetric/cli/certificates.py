@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 
+from probmetric.cli.vectors import check_unused
 from probmetric.io import FileError
 from probmetric.runs import steps
 from probmetric.trust import drift
@@ -25,6 +26,12 @@ def certificate(options: argparse.Namespace) -> None:
 
 def monitor(options: argparse.Namespace) -> None:
     """Run `probmetric monitor`."""
+    if options.labelled:
+        column = options.column if options.column in (None, "p_right") else None  # the default is no choice
+        unused = {"column": column, "patience": drift.PATIENCE, "unordered": False}
+        check_unused(options, unused, "labelled errors")
+    else:
+        check_unused(options, {"false_alarms": 0.01}, "doubts, only of --labelled errors")
     certificate = Certificate.load(options.certificate)
     rows = logged_rows(options.log, options.group) if options.group else []
     groups = np.array([row[options.group] for row in rows]) if options.group else None

@@ -10,6 +10,12 @@ from probmetric.io import FileError, present
 PARAMS = Path("params.yaml")
 
 
+def check_planned(name: str, planned: str, plan: Path) -> None:
+    """Raise `FileError` where the plan file given is not that of the run or experiment `name`."""
+    if planned != name:
+        raise FileError(f"{plan} is the plan of {planned}, not of {name}; give that of {name}, or leave --plan out.")
+
+
 def params() -> Params:
     """Return the project's params.yaml."""
     if not present(PARAMS):

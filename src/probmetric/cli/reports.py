@@ -9,7 +9,7 @@ from pathlib import Path
 
 from probmetric import tracking
 from probmetric.cli import vectors
-from probmetric.cli.project import params
+from probmetric.cli.project import check_planned, params
 from probmetric.io import remembered_json, write_json
 from probmetric.io.folders import check_new_file
 from probmetric.metrics import write_tables
@@ -39,7 +39,9 @@ def report(options: argparse.Namespace) -> None:
 def _plan(options: argparse.Namespace) -> ReportPlan:
     """Return the plan given (as the workflow does); by hand, what params.yaml says of the experiment now."""
     if options.plan is not None:
-        return ReportPlan.read(options.plan)
+        plan = ReportPlan.read(options.plan)
+        check_planned(options.experiment, plan.experiment, options.plan)
+        return plan
     return WorkflowPlan.of(params(), [options.experiment]).report_plan(options.experiment)
 
 

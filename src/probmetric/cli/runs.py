@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from probmetric.cli.project import PARAMS, params
+from probmetric.cli.project import PARAMS, check_planned, params
 from probmetric.errors import nearest
 from probmetric.launch import take_place
 from probmetric.metrics import METRICS, direction, find, heading
@@ -38,7 +38,9 @@ def run(options: argparse.Namespace) -> None:
 def _run_plan(options: argparse.Namespace) -> tuple[RunPlan, Path]:
     """Return the plan given (as the workflow does) and its file; by hand, what params.yaml says of the run now."""
     if options.plan is not None:
-        return RunPlan.read(options.plan), options.plan
+        plan = RunPlan.read(options.plan)
+        check_planned(options.run, plan.run.name, options.plan)
+        return plan, options.plan
     project = params()
     plan = RunPlan(find_run(project, options.run), project.tracking.store, project.plugins)
     return plan, plan.write(planned_steps(plan.run))

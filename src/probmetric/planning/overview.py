@@ -23,15 +23,15 @@ _LEGEND = "datasets: * not prepared yet, ! archives missing (`probmetric data st
 
 
 def experiment_overview(params: Params) -> str:
-    """Return a line per experiment: runs, finished ones, data needed and whether they are there, title."""
+    """Return a line per experiment: runs, finished ones, title, data needed and whether they are there."""
     lacking = {row.name for row in status(params) if row.missing}
-    rows = [("experiment", "runs", "finished", "datasets", "title")]
+    rows = [("experiment", "runs", "finished", "title", "datasets")]
     for name in experiment_names():
         planned = plan_experiment(params, name)
         finished = sum(RunFolder.named(run.name).finished for run in planned.runs)
         data = dict.fromkeys(data for run in planned.runs for data in run.data)
         shown = " ".join(_marked(entry, Path(params.data.prepared), lacking) for entry in data)
-        rows.append((name, str(len(planned.runs)), str(finished), shown, planned.spec.title))
+        rows.append((name, str(len(planned.runs)), str(finished), planned.spec.title, shown))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([*lines, "", _LEGEND])
