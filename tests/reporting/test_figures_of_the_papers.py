@@ -12,12 +12,22 @@ import numpy as np
 import pytest
 from fabricated_runs import context_of, gathered, write_run
 
-from probmetric.io import FileError, read_json, read_tensors, read_yaml, write_json, write_tensors, write_yaml
+from probmetric.io import (
+    FileError,
+    content_digest,
+    read_json,
+    read_tensors,
+    read_yaml,
+    write_json,
+    write_tensors,
+    write_yaml,
+)
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import _data, _style, curves, draw, histograms, maps, montages, sweeps
 from probmetric.reporting.figures import list_figures as listed_figures
 from probmetric.reporting.results import mean_of
 from probmetric.runs.folder import RunFolder
+from probmetric.trust import certify
 
 METHODS = ("contrastive", "proxy_nca")
 DATA = ("digits", "glyphs")
@@ -174,6 +184,18 @@ def test_the_first_method_judges_right_and_wrong(paper):
     assert np.array_equal(histograms.judgement(paper, first)[tensors["index"]], right)
     words = json.loads(draw("norm_histogram", paper)[2].read_text())
     assert "judgement of contrastive on digits and contrastive on glyphs" in words["caption"]
+
+
+def test_dots_of_certificates_say_what_they_promise(paper):
+    doubt = np.arange(400.0)
+    for place, risk in {"digits/contrastive/seed0": 0.05, "digits/proxy_nca/seed0": 0.2}.items():
+        run = next(run for run in paper.runs if run.key.run == place)
+        gallery = content_digest(run.embeddings_file("test"))
+        certify(doubt, doubt < 300, risk=risk, gallery=gallery, score="disagreement").save(run.certificate_file)
+    drawing = curves.risk_coverage(paper)
+    digits, glyphs = ([text.get_text() for text in axis.texts] for axis in drawing.figure.axes[:2])
+    assert (digits, glyphs) == (["≤ 5 % wrong, ≤ 20 % wrong"], [])
+    assert re.search(r"digits, contrastive: \d+ % answered, at most 5 % wrong", drawing.alt)
 
 
 def test_the_chance_of_being_larger_is_counted_over_all_pairs():

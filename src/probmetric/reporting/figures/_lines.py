@@ -25,6 +25,7 @@ _GREY = "#C9CED4"
 
 
 Panels = Mapping[str, Mapping[str, Sequence[np.ndarray]]]  # title -> method -> (x (P,), y (P,)[, low (P,), high (P,)])
+Dots = Mapping[str, Mapping[str, tuple[float, float, str]]]  # title -> method -> (x, y, words)
 SQUARE = {"xlim": (-0.02, 1.02), "ylim": (-0.02, 1.02), "box_aspect": 1}
 
 
@@ -72,7 +73,7 @@ def line_panels(
     *,
     columns: int = 3,
     panel_height: float = 2.3,
-    dots: Mapping[str, Mapping[str, tuple[float, float]]] | None = None,
+    dots: Dots | None = None,
 ) -> Figure:
     """Draw title -> method -> line: one panel per title and a legend, or small multiples of many methods.
 
@@ -82,7 +83,7 @@ def line_panels(
         finish: sets the limits and the axis labels of a panel.
         columns: most panels in a row.
         panel_height: inches.
-        dots: title -> method -> a place on its line to be marked.
+        dots: title -> method -> a place on its line to be marked, and what the panel says of it.
     """
     variants = context.ordered(variant for curves in panels.values() for variant in curves)
     if len(variants) > FEW:
@@ -94,7 +95,7 @@ def line_panels(
         for variant in variants:
             if variant in curves:
                 _line(axis, curves[variant], looks[variant])
-                _mark(axis, (dots or {}).get(title, {}).get(variant), looks[variant])
+        _mark(axis, (dots or {}).get(title, {}), looks)
         axis.set_title(title)
         finish(axis)
     _style.method_legend(figure, context, variants, looks)
@@ -105,7 +106,7 @@ def small_multiples(
     context: ReportContext,
     blocks: Panels,
     finish: Callable[[Axes], Any],
-    dots: Mapping[str, Mapping[str, tuple[float, float]]] | None = None,
+    dots: Dots | None = None,
 ) -> Figure:
     """Draw title -> method -> (x (P,), y (P,)[, low (P,), high (P,)]): a block of panels per title, on common axes.
 
@@ -113,7 +114,7 @@ def small_multiples(
         context: the experiment, for labels and the order of methods.
         blocks: what is drawn; a block's panels share their axes.
         finish: sets the limits and the axis labels of a panel.
-        dots: title -> method -> a place on its line to be marked.
+        dots: title -> method -> a place on its line to be marked, and what the panel says of it.
     """
     looks = _style.looks(context.variants)
     names = {
@@ -128,7 +129,7 @@ def small_multiples(
         axes = _panels(part, height, names[title])
         for axis, (variant, words) in zip(axes, names[title].items(), strict=True):
             _panel(axis, curves, variant, looks[variant])
-            _mark(axis, (dots or {}).get(title, {}).get(variant), looks[variant])
+            _mark(axis, {name: dot for name, dot in (dots or {}).get(title, {}).items() if name == variant}, looks)
             axis.set_title("\n".join(words), fontsize=_TYPE, fontweight="normal", pad=2)
             finish(axis)
         part.text(0.5, 0.08 / height, axes[0].get_xlabel(), ha="center", fontsize=_TYPE + 0.5)
@@ -175,9 +176,11 @@ def _line(axis: Axes, curve: Sequence[np.ndarray], look: _style.Look, **options:
     axis.plot(x, y, color=look.colour, marker=marker, markersize=4, **{"linestyle": look.dash} | options)
 
 
-def _mark(axis: Axes, place: tuple[float, float] | None, look: _style.Look) -> None:
-    if place:
-        axis.plot(*place, "o", color=look.colour, markersize=5, markeredgecolor="white", zorder=5)
+def _mark(axis: Axes, dots: Mapping[str, tuple[float, float, str]], looks: Mapping[str, _style.Look]) -> None:
+    for variant, (x, y, _) in dots.items():
+        axis.plot(x, y, "o", color=looks[variant].colour, markersize=5, markeredgecolor="white", zorder=5)
+    if words := ", ".join(dict.fromkeys(words for *_, words in dots.values())):
+        axis.text(0.03, 0.95, words, transform=axis.transAxes, va="top", fontsize=_TYPE)
 
 
 def _panel(axis: Axes, curves: Mapping[str, Sequence[np.ndarray]], variant: str, look: _style.Look) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from probmetric.io import present
 from probmetric.metrics import structure
 from probmetric.metrics.selective import accuracy_by_coverage
-from probmetric.reporting.answers import certificate_of
+from probmetric.reporting.answers import Promise, certificate_of
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import _data, _lines, _style, register
 from probmetric.reporting.words import group_title
@@ -56,16 +55,20 @@ def risk_coverage(context: ReportContext) -> _style.Drawing:
     words = _style.Words(
         "Wrong answers against the share of questions answered",
         "Test images as questions, the surest answered first, by the doubt that the method's certificate decides by "
-        "(else by the disagreement of the nearest images); mean over seeds. Dot: where the certificates stop. A line "
-        "that starts low and rises late is good.",
+        "(else by the disagreement of the nearest images); mean over seeds. Dot: where the certificates stop that "
+        "promise the share of wrong answers written in the panel (what most seeds promise). A line that starts "
+        "low and rises late is good.",
         "no run of this experiment has a match record.",
     )
-    curves, stops = _data.collect(context, _risk_curve), _data.collect(context, _stop)
+    curves, promises = _data.collect(context, _risk_curve), _data.collect(context, _kept)
     if not curves:
         return words.nothing()
     dots = {
-        title: {variant: (stop, float(np.interp(stop, *curves[title][variant]))) for variant, stop in each.items()}
-        for title, each in stops.items()
+        title: {
+            variant: (stop := held.answered / 100, float(np.interp(stop, *curves[title][variant])), f"≤ {_risk(held)}")
+            for variant, held in each.items()
+        }
+        for title, each in promises.items()
     }
 
     def axes(axis: Axes) -> None:
@@ -73,9 +76,9 @@ def risk_coverage(context: ReportContext) -> _style.Drawing:
 
     figure = _lines.line_panels(context, curves, axes, dots=dots)
     parts = [
-        f"{title}, {context.label(variant)}: {100 * stop:.0f} % answered"
-        for title, each in stops.items()
-        for variant, stop in each.items()
+        f"{title}, {context.label(variant)}: {held.answered:.0f} % answered, at most {_risk(held)}"
+        for title, each in promises.items()
+        for variant, held in each.items()
     ]
     return words.drawing(figure, f"Risk-coverage curves. Certificates: {'; '.join(parts) or 'none'}.")
 
@@ -97,10 +100,14 @@ def _risks(run: RunFolder) -> dict[str, np.ndarray] | None:
     return {"answered": np.arange(1, len(wrong) + 1) / len(wrong), "wrong": wrong}
 
 
-def _stop(runs: Sequence[RunFolder]) -> float | None:
-    """Return the share of questions that is answered, mean over the runs' certificates."""
-    held = [made.coverage for run in runs if (made := certificate_of(run)) and made.answered]
-    return fmean(held) if held else None
+def _kept(runs: Sequence[RunFolder]) -> Promise | None:
+    """Return what the runs' certificates promise, where they let something be answered."""
+    promise = Promise.of(runs)
+    return promise if promise and promise.answered else None
+
+
+def _risk(promise: Promise) -> str:
+    return f"{100 * promise.risk:g} % wrong"
 
 
 @register("roc")
