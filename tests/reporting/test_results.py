@@ -190,5 +190,5 @@ def test_splits_of_the_classes_are_the_values_and_their_test_classes_the_units(t
     assert series.contributions[0] == pytest.approx([0.5 - 1.5 * 0.2, 0.5 + 1.5 * 0.2, 0.5])
     assert [values.mean() for values in series.contributions.values()] == pytest.approx([0.5, 0.85])
     (row,) = result_table(context).itertuples()
-    assert (row.seeds, row.finished, row.seeds_expected) == (2, 4, 4)
+    assert (row.seeds, row.seeds_expected, row.finished, row.runs_expected) == (2, 2, 4, 4)
     assert row.mean == pytest.approx(0.675)

@@ -34,7 +34,6 @@ from probmetric.reporting.settings import frozen_baselines
 from probmetric.reporting.tables import groups, number
 from probmetric.reporting.words import count_words, group_title, listed
 from probmetric.runs.folder import RunFolder
-from probmetric.runs.names import class_split
 from probmetric.trust.certificates import Certificate
 
 
@@ -295,8 +294,7 @@ def _step(context: ReportContext, answer: Answer, baseline: str | None) -> str:
             f"Frozen features are the best you have: in {answer.validation_classes} validation classes no step beyond "
             "them is better for certain."
         )
-    several = len({class_split(key.data) for key in context.expected if key.group == answer.data}) > 1
-    gain = gain_over(measured[answer.method], measured[baseline], by_split=several)
+    gain = gain_over(measured[answer.method], measured[baseline], by_split=context.by_split(answer.data))
     if gain is None:
         return f"{answer.best} and frozen features were not run on the same splits of the classes."
     text = f"{answer.best} against frozen features: {gain.difference:+.3f} {answer.metric}"

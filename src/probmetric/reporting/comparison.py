@@ -40,7 +40,6 @@ class Cell:
             methods are.
         p_value: smallest p-value of those against better methods, corrected over all pairs; None for the best itself
             or where untested.
-        difference: mean paired difference to the best, None likewise.
         detectable: difference to the best that the test finds with a power of 80 %, None likewise.
     """
 
@@ -49,7 +48,6 @@ class Cell:
     n: int
     state: State = ""
     p_value: float | None = None
-    difference: float | None = None
     detectable: float | None = None
 
     @property
@@ -91,13 +89,12 @@ def compare(metric: str, samples: Mapping[str, Sample], *, unranked: Collection[
     best, tests = _best(metric, {method: cells[method] for method in compared}), pairwise_tests(compared)
     cells[best] = replace(cells[best], state="best")
     for method in compared.keys() - {best}:
-        _, difference, detectable = tests[method, best]
+        detectable = tests[method, best].detectable
         p_value = _p_value(metric, method, tests)
         cells[method] = replace(
             cells[method],
             state=_state(p_value, detectable, max(means) - min(means)),
             p_value=_known(p_value),
-            difference=_known(difference),
             detectable=_known(detectable),
         )
     return cells

@@ -18,7 +18,7 @@ from probmetric.io import FileError, present, read_json, sha256_file, write_json
 from probmetric.reporting.results import Measured, Series, by_method, read_results
 from probmetric.reporting.words import override_words
 from probmetric.runs.folder import RunFolder
-from probmetric.runs.names import RESULTS, RunKey, override_items
+from probmetric.runs.names import RESULTS, RunKey, class_split, override_items
 
 if TYPE_CHECKING:
     from probmetric.planning.plans import ReportPlan
@@ -153,6 +153,10 @@ class ReportContext:
     def data(self) -> list[str]:
         """List datasets with their noise, whatever the split of their classes, in the experiment's order."""
         return list(dict.fromkeys(key.group for key in self.expected))
+
+    def by_split(self, data: str) -> bool:
+        """Say whether the values of a dataset are by split of its classes, in place of seed."""
+        return len({class_split(key.data) for key in self.expected if key.group == data}) > 1
 
     @property
     def variants(self) -> list[str]:

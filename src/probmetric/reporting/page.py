@@ -301,7 +301,7 @@ def _not_run(contents: Contents) -> Values:
     context = contents.context
     missing: dict[tuple[str, str], list[int]] = defaultdict(list)
     for key in context.missing:
-        missing[key.group, key.variant].append(key.seed)
+        missing[key.data, key.variant].append(key.seed)
     lines = []
     for (data, variant), seeds in missing.items():
         several = "seeds" if len(seeds) > 1 else "seed"

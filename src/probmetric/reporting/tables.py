@@ -20,6 +20,7 @@ from probmetric.reporting.comparison import Cell, compare, other_lengths
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.settings import frozen_baselines
 from probmetric.reporting.words import escape_latex, escape_markdown, group_title, one_line, plus_minus
+from probmetric.runs.names import class_split, noise_text, split_data_name
 
 NOT_RUN, NOT_MEASURED = "not run", "–"
 LEGEND = (
@@ -43,7 +44,8 @@ def result_table(context: ReportContext) -> pd.DataFrame:
     """Return the experiment's table, a row per dataset, method and metric, in the experiment's order.
 
     Its columns are those of table.csv (`CSV_COLUMNS`), and for readers: `data`, `title` of the group, `heading` of the
-    metric, `digits` that its size calls for, `finished` seeds of the method, and `difference` to the best.
+    metric, `digits` that its size calls for, `finished` and `runs_expected` of the method. `seeds` counts values: where
+    the classes are split in several ways, the splits.
     """
     rows = [row for data in context.data for row in _group(context, data)]
     table = pd.DataFrame(rows)
@@ -63,21 +65,23 @@ def _group(context: ReportContext, data: str) -> Iterator[dict[str, Any]]:
             {each.variant: each for each in context.series(data, metric)},
             unranked=unranked,
         )
-    first = context.metrics[0]
+    first, by_split = context.metrics[0], context.by_split(data)
     frozen = cells[first].get(frozen_baselines(context).get(data, ""))
     for variant in dict.fromkeys(key.variant for key in expected):
         runs = measured[measured["variant"] == variant].drop_duplicates("run")
+        keys = [key for key in expected if key.variant == variant]
         method = {
             "data": data,
             "title": group_title(data),
-            "dataset": expected[0].dataset,
-            "noise": f"{expected[0].noise:g}",
+            "dataset": split_data_name(data)[0],
+            "noise": noise_text(data),
             "method": variant,
             "label": context.label(variant),
             "fidelity": runs["fidelity"].iloc[-1] if len(runs) else "",
             "tuning_runs": context.budgets.get(variant.partition("+")[0], 0),
             "finished": len(runs),
-            "seeds_expected": sum(key.variant == variant for key in expected),
+            "runs_expected": len(keys),
+            "seeds_expected": len({class_split(key.data) if by_split else key.seed for key in keys}),
             "below_frozen": bool(
                 frozen and (cell := cells[first].get(variant)) and better(first, frozen.mean, cell.mean)
             ),
@@ -119,7 +123,7 @@ def missed(cell: Any) -> str:
 
 def seeds_text(cell: Any) -> str:
     """Return `3`, or `2 of 3` where runs are missing."""
-    return str(cell.finished) if cell.finished == cell.seeds_expected else f"{cell.finished} of {cell.seeds_expected}"
+    return str(cell.finished) if cell.finished == cell.runs_expected else f"{cell.finished} of {cell.runs_expected}"
 
 
 def optional_columns(table: pd.DataFrame) -> list[str]:

@@ -47,6 +47,11 @@ def split_data_name(name: str) -> tuple[str, str]:
     return f"{dataset}{split[0] if split else ''}", noise
 
 
+def noise_text(name: str) -> str:
+    """Return the label noise of a prepared folder's name as tables write it: `0`, `0.2` (uniform), `nearest0.2`."""
+    return split_data_name(name)[1].removeprefix("noise") or "0"
+
+
 def with_split(dataset: str, split: int) -> str:
     """Return the name of a dataset with its `split`-th split of the classes: `glyphs+split1`; 0 is its own."""
     return f"{dataset}+split{split}" if split else dataset

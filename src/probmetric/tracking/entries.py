@@ -20,7 +20,7 @@ from probmetric.config import Evaluation, Training
 from probmetric.io import digest_of, read_json, sha256_file
 from probmetric.metrics import is_headline
 from probmetric.runs.folder import RunFolder, flatten
-from probmetric.runs.names import RunKey, legal_name
+from probmetric.runs.names import RunKey, class_split, legal_name, noise_text, split_data_name
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -32,7 +32,7 @@ _REPORT_SUFFIXES = {".csv", ".html", ".json", ".md", ".pdf", ".png", ".tex"}
 _ENVIRONMENT = ("versions", "hardware")
 _LONGEST_TEXT = 5000
 _CURVES = ("train_loss", "val_metric")
-_VIEW = 5  # raised when other things are written of the same files
+_VIEW = 6  # raised when other things are written of the same files
 
 Point = tuple[str, float, int, int]
 """Name, value, milliseconds since the epoch and step of a metric."""
@@ -85,7 +85,7 @@ def run_source(run: RunFolder) -> Source:
     content = {name: sha256_file(path) for name, path in run.text_files.items()}
     sizes = {str(path.relative_to(run.path)): path.stat().st_size for path in sorted(run.path.rglob("*.safetensors"))}
     digest = digest_of({"view": _VIEW, "content": content, "sizes": sizes})
-    return Source(run.key.dataset, run.key.run, digest, lambda: _run_entry(run))
+    return Source(_dataset(run.key), run.key.run, digest, lambda: _run_entry(run))
 
 
 def report_source(experiment: str, folder: Path) -> Source | None:
@@ -132,8 +132,8 @@ def _run_entry(run: RunFolder) -> Entry:
         "mlflow.source.git.commit": environment.pop("versions.git", ""),
         "mlflow.source.name": "probmetric",
         "mlflow.note.content": f"Weights and embeddings: `results/{key.run}/` in the repository.",
-        "probmetric.dataset": key.dataset,
-        "probmetric.noise": f"{key.noise:g}",
+        "probmetric.dataset": _dataset(key),
+        "probmetric.noise": noise_text(key.data),
         "probmetric.method": key.method,
         "probmetric.seed": str(key.seed),
         "probmetric.fidelity": run.fidelity,
@@ -142,10 +142,10 @@ def _run_entry(run: RunFolder) -> Entry:
         "probmetric.weights": f"sha256:{sha256_file(weights)}" if weights.exists() else "",
     }
     return Entry(
-        name=f"{key.variant} seed{key.seed}" + (f" noise{key.noise:g}" if key.noise else ""),
+        name=" ".join([key.variant, f"seed{key.seed}", *key.data.split("+")[1:]]),
         start=start,
         end=end,
-        params=_texts({"noise": f"{key.noise:g}", "overrides": key.overrides} | _changed(chosen)),
+        params=_texts(_changed(chosen) | {"noise": noise_text(key.data), "overrides": key.overrides}),
         tags=_texts(tags | {f"environment.{name}": value for name, value in environment.items()}),
         metrics=[*_curves(run, start), *_headlines(run, end)],
         artifacts=run.text_files,
@@ -179,10 +179,10 @@ def _headlines(run: RunFolder, end: int) -> Iterable[Point]:
 
 
 def families(children: Iterable[Run]) -> dict[str, list[Run]]:
-    """Group finished runs of the store that differ in their seed alone, by seed; return name of the parent -> runs."""
+    """Group finished runs of the store that are one row of a table, by seed; return name of the parent -> runs."""
     several: dict[str, list[Run]] = defaultdict(list)
     for child in sorted(children, key=lambda child: (_key(child).seed, child.info.run_id)):
-        several[f"{_key(child).data}/{_key(child).variant}"].append(child)
+        several[f"{_key(child).group}/{_key(child).variant}"].append(child)
     return several
 
 
@@ -198,30 +198,41 @@ def family_digest(children: Sequence[Run]) -> str:
 
 
 def parent_entry(children: Sequence[Run]) -> Entry:
-    """Return the parent of runs that differ in their seed alone."""
-    keys = list(map(_key, children))
-    key, seeds = keys[0], ", ".join(str(key.seed) for key in keys)
-    count = f"{len(keys)} seed{'s' if len(keys) > 1 else ''}"
+    """Return the parent of runs that differ in their seed, or in the split of their classes."""
+    key, splits = _key(children[0]), defaultdict(list)
+    for child in children:
+        splits[class_split(_key(child).data)].append(child)
+    numbers = sorted({_key(child).seed for child in children})
+    seeds, count = ", ".join(map(str, numbers)), f"{len(numbers)} seed{'s' if len(numbers) > 1 else ''}"
+    count += f" of {len(splits)} splits" if len(splits) > 1 else ""
     end = max(child.info.end_time for child in children)
     members = frozenset().union(*map(members_of, children))
     shared = set.intersection(*(set(child.data.metrics) for child in children))
     names = sorted(name for name in shared if not name.startswith("by_epoch/"))
     tags = {
         KIND_TAG: "method",
-        "probmetric.dataset": key.dataset,
-        "probmetric.noise": f"{key.noise:g}",
+        "probmetric.dataset": _dataset(key),
+        "probmetric.noise": noise_text(key.data),
         "probmetric.method": key.method,
         "mlflow.source.name": "probmetric",
         "mlflow.note.content": f"Means over {count}: {seeds}. The runs are folded below.",
     }
     return Entry(
-        name=key.variant + (f" noise{key.noise:g}" if key.noise else "") + f" ({count})",
+        name=" ".join([key.variant, *key.group.split("+")[1:], f"({count})"]),
         start=min(child.info.start_time for child in children),
         end=end,
-        params=_texts({"noise": f"{key.noise:g}", "overrides": key.overrides, "seeds": seeds}),
+        params=_texts({"noise": noise_text(key.data), "overrides": key.overrides, "seeds": seeds}),
         tags=_texts(tags | dict.fromkeys(sorted(members), "true")),
-        metrics=[(name, fmean(child.data.metrics[name] for child in children), end, 0) for name in names],
+        metrics=[
+            (name, fmean(fmean(child.data.metrics[name] for child in split) for split in splits.values()), end, 0)
+            for name in names
+        ],
     )
+
+
+def _dataset(key: RunKey) -> str:
+    """Return a run's dataset without label noise and split of the classes."""
+    return split_data_name(key.group)[0]
 
 
 def _key(child: Run) -> RunKey:
