@@ -12,7 +12,8 @@ import yaml
 from fabricated_runs import Workspace, gathered, write_run
 
 from probmetric.io import FileError, write_json
-from probmetric.reporting.report import contents_of, write_tables
+from probmetric.reporting.figures import STANDING
+from probmetric.reporting.report import KINDS, contents_of, write_report, write_tables
 from probmetric.reporting.results import collect, late_gain, read_results, write_results
 from probmetric.reporting.tables import result_table
 from probmetric.runs.names import RunKey, legal_name
@@ -100,6 +101,19 @@ def test_the_summary_holds_the_means_of_the_table_under_legal_names(workspace, s
     names = [path.name for path in (study.folder / "metrics").iterdir()]
     assert len(names) == 14
     assert all(re.fullmatch(r"[\w\-.]+", name) for name in names)
+
+
+def test_a_smaller_report_keeps_no_file_of_a_method_or_figure_that_is_no_more(workspace):
+    context = workspace.context(figures=("noise_robustness",), metrics=("retrieval/recall_at_1",))
+    write_report(gathered(context))
+    kept = context.folder / "figures" / "notes.txt"
+    kept.write_text("mine")
+    runs = [run for run in workspace.runs if run.startswith("glyphs/laplace/")]
+    smaller = workspace.context(runs=runs, figures=(), metrics=context.metrics)
+    write_report(gathered(smaller))
+    plots = [path.name for kind in KINDS for path in (context.folder / "plots" / kind).iterdir()]
+    assert plots == ["glyphs--laplace.csv"] * 2
+    assert {path.stem for path in (context.folder / "figures").iterdir()} == {"notes", *STANDING}
 
 
 def test_the_order_of_the_folders_does_not_matter(workspace, tmp_path):

@@ -11,7 +11,7 @@ What `dvc metrics` and `dvc plots` read has the same names in every revision:
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ from probmetric.runs.folder import STEPS, RunFolder
 if TYPE_CHECKING:
     from probmetric.planning.plans import ReportPlan
 
+KINDS = ("validation", "sparsification")
 log = logging.getLogger(__name__)
 
 
@@ -80,8 +81,16 @@ def write_report(context: ReportContext, runs: list[str] | None = None, processe
     write_results(collect([context.results / name for name in names]), context.folder)
     contents = contents_of(context)
     write_tables(contents)
-    draw_all(context, processes)
+    _keep_only(draw_all(context, processes), context.folder / "figures", "png", "pdf", "json", "tex")
     return write_page(contents)
+
+
+def _keep_only(paths: Iterable[Path], folder: Path, *suffixes: str) -> None:
+    """Remove the files with these suffixes that an earlier report left in a folder: all but `paths`."""
+    kept = set(paths)
+    for path in (path for suffix in suffixes for path in folder.glob(f"*.{suffix}")):
+        if path not in kept:
+            path.unlink()
 
 
 def contents_of(context: ReportContext) -> Contents:
@@ -115,14 +124,14 @@ def _write_means(table: pd.DataFrame, folder: Path) -> None:
     """Write a file per dataset and method of the table; files of others go."""
     measured = table[table["status"] == "measured"]
     means = {
-        f"{method_file_name(str(data), str(method))}.json": dict(zip(rows["metric"], rows["mean"], strict=True))
+        folder / f"{method_file_name(str(data), str(method))}.json": dict(
+            zip(rows["metric"], rows["mean"], strict=True)
+        )
         for (data, method), rows in measured.groupby(["data", "method"], sort=False)
     }
-    for path in folder.glob("*.json"):
-        if path.name not in means:
-            path.unlink()
-    for name, values in means.items():
-        write_json(folder / name, values)
+    _keep_only(means, folder, "json")
+    for path, values in means.items():
+        write_json(path, values)
 
 
 def markdown(contents: Contents) -> str:
@@ -157,7 +166,7 @@ def write_plots(context: ReportContext, table: pd.DataFrame) -> list[Path]:
     """Write the CSV files of an experiment, its `table` among them, below the report's plots/; return their paths."""
     folder = context.folder / "plots"
     paths = [_write(folder / "means.csv", _means(context, table))]
-    for kind in ("validation", "sparsification"):
+    for kind in KINDS:
         (folder / kind).mkdir(exist_ok=True)  # DVC wants them, also where nothing was trained
     for data, methods in context.methods.items():
         for variant, runs in methods.items():
@@ -165,6 +174,8 @@ def write_plots(context: ReportContext, table: pd.DataFrame) -> list[Path]:
             for kind, points in {"validation": _validation(runs), "sparsification": _sparsification(runs)}.items():
                 if len(points):
                     paths.append(_write(folder / kind / name, points))
+    for kind in KINDS:
+        _keep_only(paths, folder / kind, "csv")
     return paths
 
 
