@@ -234,6 +234,25 @@ def test_a_method_stands_at_the_same_height_in_every_panel(workspace):
                 assert list(line.get_ydata()) == [heights[variant]]
 
 
+def test_no_number_and_no_name_below_the_panels_touches_another(workspace):
+    """Five panels in a row: "AUROC (error)" ran into "AUROC added", and -0.01 into 0.00 into 0.01."""
+    metrics = [f"trust/{name}" for name in ("added", "added_low", "added_high", "free", "both")]
+    for seed, value in enumerate((-0.01, 0.01)):
+        write_run(workspace.root, f"glyphs/arcface/seed{seed}", {"retrieval/recall_at_1": 0.5})
+        file = workspace.root / f"results/glyphs/arcface/seed{seed}/metrics.json"
+        write_json(file, dict.fromkeys(metrics, value))
+    runs = [f"glyphs/arcface/seed{seed}" for seed in range(2)]
+    context = gathered(workspace.context("wide", runs=runs, metrics=metrics))
+    with _style.style():
+        figure = dots.metric_per_method(context).figure
+        figure.draw_without_rendering()
+        texts = [text for axis in figure.axes for text in (*axis.get_xticklabels(), axis.xaxis.label)]
+        boxes = [text.get_window_extent() for text in texts if text.get_text() and text.get_visible()]
+    assert len(boxes) == 5 * 3
+    for one, other in itertools.combinations(boxes, 2):
+        assert not one.overlaps(other)
+
+
 MANY = tuple(f"method {place} of a family with a long name" if place % 5 else f"m{place}" for place in range(23))
 
 

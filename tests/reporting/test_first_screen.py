@@ -102,6 +102,7 @@ def test_promises_of_two_risks_are_not_compared_in_silence():
     told = {0.0: "0", 0.4: "fewer than 1", 0.96: "fewer than 1", 1.0: "1", 1.6: "2"}
     numbers = [f"50 are answered, {count} of them wrong" for count in told.values()]
     assert [Promise(50, wrong, 0.1, 0.9).numbers for wrong in told] == numbers
+    assert Promise(1.2, 1.0, 0.1, 0.9).numbers == "1 is answered, 1 of them wrong"
     few = replace(alone, wrong=0.4)
     assert _lead(best, few).endswith("Frozen features alone: 71 and fewer than 1.")
 
@@ -202,7 +203,7 @@ def test_questions_and_their_pictures_stand_on_the_page(pictured):
     assert page.count("<script") == 1
     on_page = json.loads(html.unescape(page.split('data-rows="')[1].split('"')[0]))
     assert [row[1:5] + row[6::3] + row[7::3] for row in on_page] == [row[1:5] + row[6::3] + row[7::3] for row in rows]
-    for text in ("Wrong, the surest first", "Right, by chance", "Labels that look wrong", "One picture twice: 1"):
+    for text in ("Wrong, the surest first", "Right, drawn at random", "Labels that look wrong", "One picture twice: 1"):
         assert text in page
     assert "url(data:image/webp;base64," in page
 

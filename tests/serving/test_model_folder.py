@@ -141,6 +141,18 @@ def test_the_card_names_network_and_weights_so_that_others_can_take_the_same(mod
     assert "\nIt started from pretrained weights, SHA-256 `5793`.\n" in text
 
 
+@pytest.mark.parametrize(
+    ("auroc", "said"),
+    [(0.009, "Do not use it"), (0.55, "Do not use it"), (0.6, "Good")],
+)
+def test_the_card_says_what_the_uncertainty_is_worth(model, auroc, said):
+    fields = model.record.model_dump(mode="json")
+    text = card(ModelRecord.model_validate(fields | {"metrics": {"sparsification/error_auroc": auroc}}))
+    (line,) = [line for line in text.splitlines() if "wrong answers from right ones" in line]
+    assert line.startswith(f"- {said} for")
+    assert ("below chance" in line, "hardly above chance" in line) == (auroc < 0.5, auroc == 0.55)
+
+
 def test_the_interval_of_a_share_is_wilsons():
     from probmetric.serving.card import _interval
 

@@ -176,6 +176,11 @@ def test_the_page(tmp_path):
         assert words in page
     assert "<script>" not in page
     assert "http" not in page
+    assert page.count('role="img"') == page.count('aria-label="share ') == 2
+    drawing = page[page.index('aria-label="share wrong against share answered"') :].partition("</svg>")[0]
+    ticks = re.findall(r'text-anchor="(middle|end)" font-size="11">([\d.]+)<', drawing)
+    assert [text for side, text in ticks if side == "middle"] == ["0", "0.5", "1"]
+    assert len([text for side, text in ticks if side == "end"]) == 3
 
 
 def test_a_gallery_that_is_always_right_has_a_certificate_and_a_page(tmp_path):
@@ -192,7 +197,7 @@ def test_the_page_names_one_picture_under_two_labels(tmp_path):
     vectors, labels = blobs(10)
     vectors[11] = vectors[0]
     page = write_page(Gallery.from_vectors(vectors, labels), tmp_path / "page.html", "copies").read_text()
-    assert "1 pairs are one picture under two labels" in page
+    assert "1 pair is one picture under two labels" in page
     assert "image 0 (class 0)" in page
 
 

@@ -71,7 +71,8 @@ class Promise:
     @property
     def numbers(self) -> str:
         """Return words such as `77 are answered, 4 of them wrong`."""
-        return f"{count_words(self.answered)} are answered, {count_words(self.wrong)} of them wrong"
+        answered = count_words(self.answered)
+        return f"{answered} {'is' if answered == '1' else 'are'} answered, {count_words(self.wrong)} of them wrong"
 
 
 def certificate_of(run: RunFolder) -> Certificate | None:

@@ -16,7 +16,7 @@ from probmetric.reporting.results import Series, mean_of
 from probmetric.reporting.words import group_title
 
 _COLUMNS = (3, 4, 5)
-_LETTERS = 34
+_LETTERS, _LETTERS_BELOW = 34, 70  # of a line of names at the side; of all names below a row of panels
 _WORDS = _style.Words(
     "Metrics by method",
     "Mean over seeds with the 95 % interval of the table (bar) and the single seeds (ticks). Each panel has its own "
@@ -44,7 +44,11 @@ def metric_per_method(context: ReportContext) -> _style.Drawing:
         for data in measured
     }
     names = {data: [_wrapped(context.label(variant)) for variant in methods[data]] for data in measured}
-    heights = [0.75 + _line(names[data]) * len(methods[data]) for data, _ in rows]
+    below = {metric: _wrapped(heading(metric), _LETTERS_BELOW // columns) for metric in context.metrics}
+    heights = [
+        0.75 + _line(names[data]) * len(methods[data]) + 0.14 * max(below[metric].count("\n") for metric in metrics)
+        for data, metrics in rows
+    ]
     figure, axes = _style.grid(
         len(rows), columns, panel_height=sum(heights) / len(heights), gridspec_kw={"height_ratios": heights}
     )
@@ -52,7 +56,7 @@ def metric_per_method(context: ReportContext) -> _style.Drawing:
     for line, (data, metrics) in zip(axes, rows, strict=True):
         for axis, metric in zip(line, metrics, strict=False):
             _panel(axis, series[metric][data], methods[data], looks)
-            axis.set_xlabel(_wrapped(heading(metric)))
+            axis.set_xlabel(below[metric])
             axis.set_yticks(range(len(methods[data])), [])
         for axis in line[len(metrics) :]:
             axis.set_visible(False)
@@ -74,11 +78,14 @@ def _panel(axis: Axes, by_method: Mapping[str, Series], methods: list[str], look
     axis.grid(visible=True, axis="y", linestyle=":", color="#EEEEEE")
     axis.locator_params(axis="x", nbins=2, min_n_ticks=2)
     axis.margins(x=0.12)
+    low, high = axis.get_xlim()
+    inside = [place for place in axis.get_xticks() if low <= place <= high]
+    axis.set_xticks(inside[:: max(1, len(inside) - 1)])  # the first and the last: more would touch
 
 
-def _wrapped(name: str) -> str:
+def _wrapped(name: str, letters: int = _LETTERS) -> str:
     """A long name on two lines or more, so that it leaves the panels their room."""
-    return "\n".join(textwrap.wrap(name, _LETTERS))
+    return "\n".join(textwrap.wrap(name, letters))
 
 
 def _line(names: list[str]) -> float:
