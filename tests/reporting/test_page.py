@@ -8,6 +8,7 @@ import re
 import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
+from types import SimpleNamespace
 from urllib.parse import unquote
 
 import numpy as np
@@ -228,6 +229,15 @@ def test_a_floor_that_is_best_is_called_one(workspace):
     assert (answer.best, answer.floor) == ("Raw pixels (floor)", True)
     assert "It learns nothing" in Page(render(contents_of(context))).words
     assert "It learns nothing" not in Page(render(contents_of(workspace.context(runs=runs[:6], figures=())))).words
+
+
+def test_a_floor_that_validation_chose_is_no_proof_that_training_is_worth_nothing(workspace):
+    runs = [run for run in workspace.runs if run.startswith("glyphs/")]
+    context = gathered(workspace.context(runs=runs, figures=()))
+    chosen = SimpleNamespace(method="raw_pixels", by_class=[0.5] * 12)
+    (answer,) = answers(result_table(context), {"glyphs": chosen})
+    assert (answer.method, answer.floor) == ("raw_pixels", False)
+    assert "which is best on the test images" in answer.margin
 
 
 def test_one_seed_is_not_tested(workspace):
