@@ -112,6 +112,14 @@ def test_a_number_that_cannot_be_is_refused_by_name(capsys, given):
     assert given[-1] in said
 
 
+def test_a_certificate_made_by_hand_says_that_reports_do_not_know_it(monkeypatch, capsys):
+    monkeypatch.setattr("probmetric.runs.steps.certify", lambda run, **rules: Path("certificate.md"))
+    assert main(["certificate", "glyphs/a/seed0", "--risk", "0.4"]) == 0
+    said = capsys.readouterr()
+    assert said.out == "certificate.md\n"
+    assert "Reports that show glyphs/a/seed0 still say what was: `probmetric report <experiment>`." in said.err
+
+
 def test_experiments_are_listed_with_their_runs(capsys):
     assert main(["experiments"]) == 0
     lines = capsys.readouterr().out.splitlines()
