@@ -117,7 +117,7 @@ def test_a_certificate_made_by_hand_says_that_reports_do_not_know_it(monkeypatch
     assert main(["certificate", "glyphs/a/seed0", "--risk", "0.4"]) == 0
     said = capsys.readouterr()
     assert said.out == "certificate.md\n"
-    assert "Reports that show glyphs/a/seed0 still say what was: `probmetric report <experiment>`." in said.err
+    assert "when they are made again: `probmetric report <experiment>`" in said.err
 
 
 def test_experiments_are_listed_with_their_runs(capsys):

@@ -21,7 +21,8 @@ def certificate(options: argparse.Namespace) -> None:
     """Run `probmetric certificate`."""
     rules = {name: getattr(options, name) for name in ("risk", "confidence", "score", "unit", "group")}
     print(steps.certify(options.run, **rules))
-    print(f"Reports that show {options.run} still say what was: `probmetric report <experiment>`.", file=sys.stderr)
+    hint = "Reports of this run show it when they are made again: `probmetric report <experiment>`."
+    print(hint, file=sys.stderr)
 
 
 def monitor(options: argparse.Namespace) -> None:
