@@ -28,8 +28,7 @@ def certificate(options: argparse.Namespace) -> None:
 def monitor(options: argparse.Namespace) -> None:
     """Run `probmetric monitor`."""
     if options.labelled:
-        column = options.column if options.column in (None, "p_right") else None  # the default is no choice
-        unused = {"column": column, "patience": drift.PATIENCE, "unordered": False}
+        unused = {"column": None, "patience": drift.PATIENCE, "unordered": False}
         check_unused(options, unused, "labelled errors")
     else:
         check_unused(options, {"false_alarms": 0.01}, "doubts, only of --labelled errors")
