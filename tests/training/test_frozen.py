@@ -26,6 +26,7 @@ from probmetric.retrieval import retrieval_metrics
 from probmetric.runs.embed import embed_splits, fit_posterior
 from probmetric.runs.names import FEATURES, RESULTS
 from probmetric.runs.plan import Run
+from probmetric.training.assemble import Sizes, assemble, load_encoder
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData, training_images
 from probmetric.training.forward import Network
@@ -209,8 +210,8 @@ def test_the_moving_average_is_what_is_measured_and_written(digits: Path, tmp_pa
     expected = seen[0]
     for weight in seen[1:]:
         expected = 0.6 * expected + 0.4 * weight
-    torch.testing.assert_close(made.weights["encoder.head.weight"], expected)
-    assert torch.equal(made.best["encoder.head.weight"], made.weights["encoder.head.weight"])
+    torch.testing.assert_close(made.last["encoder.head.weight"], expected)
+    assert torch.equal(made.best["encoder.head.weight"], made.last["encoder.head.weight"])
     assert not torch.allclose(expected, seen[-1])
 
 
@@ -223,7 +224,7 @@ def test_a_resumed_average_has_the_same_bits(digits: Path, tmp_path: Path) -> No
         first.end_epoch(bar)
     second = trainer(digits, tmp_path / "parts", ema=0.9, epochs=2)
     second.fit()
-    assert tensors_digest(second.weights) == tensors_digest(whole.weights)
+    assert tensors_digest(second.last) == tensors_digest(whole.last)
 
 
 class Saved:
@@ -390,6 +391,18 @@ def test_low_rank_changes_of_a_transformer_train_and_are_written_as_plain_weight
     second.fit()
     assert tensors_digest(second.best) == tensors_digest(made.best)
     assert set(second.encoder.state_dict()) == set(was)
+
+
+def test_a_run_with_low_rank_changes_and_an_average_is_written(digits: Path, tmp_path: Path) -> None:
+    backbone = {"name": "timm", "tag": "test_vit"}
+    settings = quick_settings(backbone=backbone, lora=2, ema=0.5, epochs=2, steps_per_epoch=3)
+    train_run(settings, prepared_folder=digits, run_folder=tmp_path / "run", state_folder=tmp_path / "state")
+    made = load_encoder(tmp_path / "run", which="last")
+    start = assemble(settings, Sizes(1, 32, 10))
+    was, now = start.encoder.state_dict(), made.encoder.state_dict()
+    assert set(was) == set(now)
+    name = "backbone.blocks.0.attn.qkv.weight"
+    assert torch.linalg.matrix_rank(now[name] - was[name]) == 2
 
 
 def test_low_rank_changes_want_linear_layers(digits: Path, tmp_path: Path) -> None:

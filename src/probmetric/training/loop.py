@@ -106,6 +106,7 @@ class Trainer:
         self.optimizer = create_optimizer(self.settings, encoder, loss)
         self.progress = Progress()
         self.best: Weights = {}
+        self.last: Weights = {}
         held = self.settings.gradient_cache
         self.plain = Network(encoder, self.precision, stop_before_head=loss.wants_features, held_at_once=held)
         if held is not None:
@@ -121,19 +122,15 @@ class Trainer:
         self._saved_at = self._told_at = time.monotonic()
 
     @property
-    def weights(self) -> Weights:
-        """Return the weights that are measured and written: those of the last step, or their moving average."""
-        return weights_of(*self._measured)
-
-    @property
     def _measured(self) -> tuple[Encoder, Loss]:
+        """What is measured and written: encoder and loss after the last step, or their moving average."""
         if self._average is None:
             return self.encoder, self.loss
         both: Any = self._average.module
         return both["encoder"], both["loss"]
 
     def fit(self) -> Progress:
-        """Train to the last epoch or until patience runs out; afterwards `best` holds the selected weights."""
+        """Train to the end or until patience runs out; `best` then holds the selected weights, `last` the last ones."""
         if not self._restore():
             self._warm_start()
         wanted, largest = self.settings.batch_size, max(map(len, self.data.batches(0)), default=0)
@@ -145,6 +142,7 @@ class Trainer:
                 self.end_epoch(bar)
         if warning := self.progress.warning:
             log.warning("%s; choose another training.selection_metric or more validation images", warning)
+        self.last = weights_of(*self._measured)  # an average cannot be read any more once the encoder is merged
         merge(self.encoder)
         return self.progress
 
@@ -267,7 +265,7 @@ class Trainer:
             progress.metrics.append(metric)
         best = metric is not None and metric == max(progress.metrics)  # the latest of equals
         if best or not self.data.has_validation:
-            self.best, progress.best_epoch = self.weights, progress.epoch
+            self.best, progress.best_epoch = weights_of(*self._measured), progress.epoch
         return metric
 
     def _record(self, metric: float | None, bar: tqdm) -> None:

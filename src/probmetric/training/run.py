@@ -194,7 +194,7 @@ class _Run:
         trainer = Trainer(trained, loss, read, Conduct(checkpoints, identity, **conduct), stop_after=stop_after)
         done = trainer.fit()
         whole = weights_of(encoder, loss)  # of which the trainer may have seen the head alone
-        return _Fitted(data, encoder, whole | trainer.best, whole | trainer.weights, done, checkpoints)
+        return _Fitted(data, encoder, whole | trainer.best, whole | trainer.last, done, checkpoints)
 
     def write(self, folder: Path, first: _Fitted, final: _Fitted) -> None:
         """Write the run folder, with the history and choice of the `first` training and the weights of the `final`."""
