@@ -100,10 +100,21 @@ def test_an_added_head_can_be_warmed_up_alone():
     assert torch.equal(body[0].weight, before)
 
 
-def test_an_interrupted_training_goes_on(tmp_path, monkeypatch):
+@pytest.fixture
+def steps(monkeypatch):
+    """A list that grows by one with every step of a training."""
     from probmetric.training.loop import Trainer
 
-    whole = train(epochs=3)
+    taken = []
+    monkeypatch.setattr(
+        Trainer, "_step", lambda self, *given, step=Trainer._step: taken.append(1) or step(self, *given)
+    )
+    return taken
+
+
+def interrupt_after_two_epochs(monkeypatch, **options):
+    from probmetric.training.loop import Trainer
+
     end_epoch = Trainer.end_epoch
 
     def interrupted(self, bar):
@@ -114,15 +125,35 @@ def test_an_interrupted_training_goes_on(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "end_epoch", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            train(state=tmp_path, epochs=3)
+            train(epochs=3, **options)
+
+
+def test_an_interrupted_training_goes_on(tmp_path, monkeypatch, steps):
+    whole = train(epochs=3)
+    interrupt_after_two_epochs(monkeypatch, state=tmp_path)
     assert list(tmp_path.glob("step-*"))
-    steps = []
-    monkeypatch.setattr(
-        Trainer, "_step", lambda self, *given, step=Trainer._step: steps.append(1) or step(self, *given)
-    )
+    steps.clear()
     assert train(state=tmp_path, epochs=3).digest == whole.digest
     assert len(steps) == len(Blobs(0)) // 24
     assert not list(tmp_path.glob("step-*"))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"loss": "proxy_nca"},
+        {"loss": {"name": "proxy_anchor", "margin": 0.9}},
+        {"objective": {"name": "laplace_online", "memory": 0.5}},
+    ],
+)
+def test_another_training_begins_anew(other, tmp_path, monkeypatch, steps):
+    start = {"loss": "proxy_anchor"}
+    if "objective" in other:
+        start = {"objective": {"name": "laplace_online", "memory": 0.9}, "loss": "contrastive"}
+    interrupt_after_two_epochs(monkeypatch, state=tmp_path, **start)
+    steps.clear()
+    assert train(state=tmp_path, epochs=3, **start | other).digest == train(epochs=3, **start | other).digest
+    assert len(steps) == 2 * 3 * len(Blobs(0)) // 24
 
 
 def test_names_of_classes_and_datasets_with_targets():

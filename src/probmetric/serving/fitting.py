@@ -90,7 +90,8 @@ def fit(
         seed: of initial weights, batches and draws.
         device: "auto", "cpu", "cuda" or "cuda:1".
         progress: show a progress bar; None shows it on a terminal only.
-        state: folder for checkpoints: the same call then goes on after an interruption.
+        state: folder for checkpoints: the same call then goes on after an interruption. Other settings, labels or
+            initial weights begin anew; other images under the same labels are not noticed, since a dataset may augment.
         training: settings of `training` in params.yaml: epochs (0 trains nothing), batch_size, learning_rate, ...
 
     Raises:
@@ -299,8 +300,8 @@ def _train(
     encoder, loss, settings = made
     if loss is None:
         return
-    about = [settings.training.model_dump(mode="json"), uncertainty.model_dump(mode="json"), settings.seed, data.digest]
-    identity = digest_of([tensors_digest(weights_of(encoder, loss)), *about])
+    decisive = settings.model_dump(mode="json", exclude={"prepared"}), uncertainty.model_dump(mode="json")
+    identity = digest_of([tensors_digest(weights_of(encoder, loss)), *decisive, data.digest])
     trainer = Trainer(encoder, loss, data, Conduct(checkpoints, identity, progress_bar=bar))
     trainer.fit()
     made.load(trainer.best)
