@@ -92,6 +92,28 @@ def test_every_uncertainty_of_a_single_encoder(uncertainty):
     assert found.uncertainty.isfinite().all()
 
 
+@pytest.mark.parametrize("uncertainty", ["density", {"name": "density", "kind": "mahalanobis"}])
+def test_density_knows_every_training_image_whatever_the_steps(uncertainty):
+    """Of 100, 10 and 10 images a sampler of balanced classes would show some twice and most not at all."""
+    labels = torch.arange(3).repeat_interleave(torch.tensor([100, 10, 10]))
+    rows = torch.randn(120, 12, generator=torch.Generator().manual_seed(3)) + 2 * labels[:, None]
+    data = torch.utils.data.TensorDataset(rows, labels)
+    model = train(data=data, uncertainty=uncertainty, epochs=1, steps_per_epoch=1)
+    references = model.predictor.posterior["references"]
+    if uncertainty == "density":
+        torch.testing.assert_close(references, model.embed(rows).mean)
+    else:
+        means = torch.stack([model.embed(rows[labels == label]).mean.mean(0) for label in range(3)])
+        torch.testing.assert_close(references, means @ model.predictor.posterior["whitening"], rtol=1e-3, atol=1e-3)
+
+
+def test_a_posterior_is_fitted_to_one_pass_whatever_the_steps():
+    fitted = [train(uncertainty="laplace", epochs=0, steps_per_epoch=steps) for steps in (None, 1, 12)]
+    curvatures = [model.predictor.posterior["weight_curvature"] for model in fitted]
+    assert torch.equal(curvatures[1], curvatures[0])
+    assert torch.equal(curvatures[2], curvatures[0])
+
+
 def test_an_added_head_can_be_warmed_up_alone():
     body = network()
     before = body[0].weight.clone()

@@ -142,13 +142,14 @@ def test_settings_are_read_as_they_were_described(objective: dict | None) -> Non
 def test_passes_are_repeatable_streams(digits: Path, digits_open: Path) -> None:
     settings = quick_settings().training
     data = TrainingData(training_images(digits, settings), settings, seed=0, device=CPU)
-    training, validation = data.training_pass(), data.validation_pass()
-    for source in (training, validation):
+    training, validation, plain = data.training_pass(), data.validation_pass(), data.plain_pass()
+    for source in (training, validation, plain):
         assert iter(source) is not iter(source), "every pass starts anew"
         for (images, labels), (again, same) in zip(source, source, strict=True):
             assert torch.equal(images, again)
             assert torch.equal(labels, same)
-    assert len(list(training)) == data.steps_per_epoch
+    assert sum(len(labels) for _, labels in training) > len(data.labels) - data.settings.batch_size
+    assert torch.equal(torch.cat([labels for _, labels in plain]), data.labels)
     assert torch.equal(torch.cat([labels for _, labels in validation]), data.val_labels)
 
     settings = quick_settings().training

@@ -349,8 +349,7 @@ def _posterior(made: Assembly, data: TrainingData, uncertainty: Component) -> Po
     if not create_uncertainty(uncertainty.name, **uncertainty.options).fits:
         return None
     try:
-        passes = data.training_pass(), data.validation_pass()
-        return made.fit_posterior(uncertainty, *passes, made.settings.seed, data.device)
+        return made.fit_posterior(uncertainty, data, made.settings.seed)
     except ValueError as error:
         raise ServingError(f"uncertainty {uncertainty.name!r} cannot be fitted: {error}") from error
 

@@ -3,7 +3,7 @@
 made = assemble(settings, data.sizes, device)            initial weights, drawn from the run's seed
 made = restored(settings, sizes, weights, misfit)        weights of a run folder or a model folder
 made = load_encoder("results/digits/arcface/seed0")      the same, of a finished run
-posterior = made.fit_posterior(uncertainty, data.training_pass(), data.validation_pass(), seed, device)
+posterior = made.fit_posterior(uncertainty, data, seed)
 predictor = made.predictor(uncertainty, posterior, seed)
 """
 
@@ -29,7 +29,7 @@ from probmetric.uncertainty.ensemble import EncoderEnsemble
 
 if TYPE_CHECKING:
     from probmetric.config import Component
-    from probmetric.uncertainty._base import Batches
+    from probmetric.training.data import TrainingData
 
 Weights = dict[str, Tensor]
 
@@ -88,27 +88,24 @@ class Assembly(NamedTuple):
         """Move both to `device`."""
         return self._replace(encoder=self.encoder.to(device), loss=None if self.loss is None else self.loss.to(device))
 
-    def fit_posterior(
-        self, uncertainty: Component, training: Batches, validation: Batches | None, seed: int, device: torch.device
-    ) -> Posterior:
+    def fit_posterior(self, uncertainty: Component, data: TrainingData, seed: int) -> Posterior:
         """Fit the posterior of an uncertainty.
 
         Args:
             uncertainty: name and options.
-            training: batches of the training images and their labels.
-            validation: likewise, where there are validation images.
+            data: training and validation images, and where to compute.
             seed: of the draws.
-            device: where to compute.
 
         Raises:
             ValueError: the uncertainty cannot be fitted to these images, this encoder or this loss.
         """
-        return create_uncertainty(uncertainty.name, **uncertainty.options).fit(
+        made = create_uncertainty(uncertainty.name, **uncertainty.options)
+        return made.fit(
             self.encoder,
-            training,
+            data.plain_pass() if made.fits_each_image else data.training_pass(),
             loss=self.loss,
-            generator=torch.Generator(device=device).manual_seed(seed),
-            validation=validation,
+            generator=torch.Generator(device=data.device).manual_seed(seed),
+            validation=data.validation_pass(),
         )
 
     def predictor(self, uncertainty: Component, posterior: Posterior | None, seed: int) -> Predictor:

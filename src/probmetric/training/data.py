@@ -191,7 +191,10 @@ class TrainingData:
 
         b is B, or this process's share of it.
         """
-        chosen = self.batches(epoch)[start:]
+        yield from self._drawn(self.batches(epoch)[start:], epoch)
+
+    def _drawn(self, chosen: Sequence[Tensor], epoch: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield the batches at the positions `chosen` as `epoch_batches` does."""
         smallest = min(map(len, chosen), default=self.processes.count)
         if smallest < self.processes.count:
             raise ConfigError(
@@ -229,8 +232,13 @@ class TrainingData:
         return batches(self.sources[use], self.eye, self.device, first=first, step=step)
 
     def training_pass(self) -> Pass:
-        """Return the training images as training saw them first: augmented, in the sampler's batches."""
-        return Pass(lambda: ((images, labels) for _, images, labels in self.epoch_batches(0)))
+        """Return one pass over the training images as training sees them: augmented, in the sampler's batches."""
+        chosen = [torch.from_numpy(batch) for batch in self._sampler.epoch(0)]
+        return Pass(lambda: ((images, labels) for _, images, labels in self._drawn(chosen, 0)))
+
+    def plain_pass(self) -> Pass:
+        """Return every training image once, in order, without augmentation."""
+        return self._in_order("train", self.labels)
 
     def validation_pass(self) -> Pass | None:
         """Return the validation images in order, without augmentation; None where there are none.
@@ -241,8 +249,11 @@ class TrainingData:
         labels = self.val_labels
         if not self.closed_set:
             labels = torch.unique(labels, return_inverse=True)[1] + self.num_classes
-        parts = labels.split(BATCH)
-        return Pass(lambda: zip(self.plain_batches("val"), parts, strict=True)) if self.has_validation else None
+        return self._in_order("val", labels) if self.has_validation else None
+
+    def _in_order(self, use: Use, labels: Tensor) -> Pass:
+        parts = labels.split(BATCH) if len(labels) else ()
+        return Pass(lambda: zip(self.plain_batches(use), parts, strict=True))
 
     def own_images_shuffled(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield every training image once, without augmentation, in random batches of about the size a step has.

@@ -184,8 +184,8 @@ class Uncertainty:
     """Whether it has an `objective`, so that a method may name it as one."""
     reads_images: bool = False
     """Whether it looks at the images themselves, not only at what the encoder makes of them."""
-    trains: bool = False
-    """Whether `fit` learns weights by gradient descent; it then wants augmented, shuffled batches."""
+    fits_each_image: bool = False
+    """Whether `fit` reads every training image once as it is, instead of the sampler's augmented batches."""
     closed_set: bool = False
     """Whether it needs validation images of the training classes; planning then refuses an open-set dataset."""
     needs_head: ClassVar[Flag] = False

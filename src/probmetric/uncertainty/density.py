@@ -25,7 +25,7 @@ from probmetric.uncertainty._base import DirectionalBatch, Fitting, Posterior, P
 class Density(Uncertainty):
     """Distance from the training images."""
 
-    fits = True
+    fits, fits_each_image = True, True
     needs = ("references",)
 
     def __init__(

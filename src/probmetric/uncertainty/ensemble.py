@@ -55,7 +55,7 @@ class EncoderEnsemble(nn.Module):
 class Ensemble(Summarised):
     """Disagreement of independently trained encoders."""
 
-    fits = True
+    fits, fits_each_image = True, True
 
     def __init__(
         self,

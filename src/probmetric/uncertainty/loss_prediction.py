@@ -32,7 +32,7 @@ from probmetric.uncertainty._base import (
 class LossPrediction(Uncertainty):
     """Loss of an image as a network predicts it from its features."""
 
-    fits, trains, needs_classifier = True, True, True
+    fits, needs_classifier = True, True
     needs = ("0.weight",)
 
     def __init__(self, *, width: StepCount = 256, epochs: Count = 20, learning_rate: LearningRate = 1e-3) -> None:

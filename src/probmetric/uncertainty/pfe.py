@@ -32,8 +32,6 @@ from probmetric.uncertainty.laplace.curvature import mined_pairs
 class PFE(GaussianHead):
     """Learnt variance of a frozen encoder."""
 
-    trains = True
-
     def __init__(
         self,
         *,
