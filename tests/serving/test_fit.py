@@ -210,6 +210,15 @@ def test_images_of_pils_are_seen_through_a_view():
     assert model.embed(np.zeros((9, 30, 3), np.uint8)).mean.shape == (1, 8)
 
 
+def test_a_view_augments_unless_told_not_to():
+    options = {"data": Pictures(), "encoder": "compact", "dim": 8, "epochs": 1, "batch_size": 12}
+    view = {"name": "photos", "size": 16, "jitter": [0.5, 0.5, 0.5, 0.1]}
+    plain = train(view={"name": "photos", "size": 16, "crop": False, "flip": False}, **options)
+    image = np.arange(16 * 16 * 3, dtype=np.uint8).reshape(16, 16, 3)
+    assert torch.equal(train(view=view, augment="none", **options).embed(image).mean, plain.embed(image).mean)
+    assert not torch.equal(train(view=view, augment="standard", **options).embed(image).mean, plain.embed(image).mean)
+
+
 def test_a_pretrained_network_starts_from_lda_and_trains_as_init_plans():
     body = network()
     train(encoder=body, data=Blobs(3), dim=8, epochs=8)
@@ -259,6 +268,7 @@ class Wide(nn.Module):
         ({"learning_rate": float("nan")}, "learning_rate"),
         ({"uncertainty": "ensemble"}, "one encoder"),
         ({"selection": "refit"}, "validation"),
+        ({"augment": "lam"}, "'lam', .* knows 'standard' and 'none'"),
         ({"objective": "norm"}, "no objective"),
         ({"encoder": nn.Linear(7, 3)}, "cannot take inputs"),
         ({"encoder": nn.Unflatten(1, (3, 4))}, "one row of numbers"),

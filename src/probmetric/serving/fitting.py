@@ -147,6 +147,11 @@ def _check(settings: EncoderSettings, uncertainty: Component) -> None:
         raise ConfigError("an ensemble is trained by the workflow; `fit` trains one encoder.")
     if settings.training.selection != "validation":
         raise ConfigError(f"selection is {settings.training.selection!r}; `fit` knows 'validation' only.")
+    if settings.training.augment in ("vmf", "lam"):
+        raise ConfigError(
+            f"augment is {settings.training.augment!r}, a paper's view of its own dataset; `fit` knows 'standard' and "
+            "'none', and `view` says the rest."
+        )
     loss = settings.loss
     if loss and _needs(uncertainty, "needs_classifier") and not LOSSES.holds(loss.name, "is_classifier", loss.options):
         raise ConfigError(
@@ -216,7 +221,7 @@ def _view(first: Any, settings: EncoderSettings, *, by_name: bool) -> View:
     view = create_view(chosen.name, **chosen.options).for_backbone(statistics)
     if view.side is None:
         raise ServingError(f"view {chosen.name!r} has no size of its own; use 'photos' for images of any size.")
-    return view
+    return view.evaluation() if settings.training.augment == "none" else view
 
 
 def _in_batches(settings: EncoderSettings, count: int) -> EncoderSettings:
