@@ -48,7 +48,7 @@ REFUSED = [
     ),
     (
         {"training": {"epochs": 0}, "change": {"evaluation.proxies": True}},
-        "evaluation.proxies: a method without loss has no proxies",
+        "evaluation.proxies: a network without loss has no proxies",
     ),
     (
         {"loss": "proxy_nca", "objective": "mc_dropout", "change": {"evaluation.proxies": True}},
@@ -59,7 +59,12 @@ REFUSED = [
         "selection_metric 'accuracy': loss 'proxy_anchor' is no classifier",
     ),
     ({"loss": "margin", "uncertainty": "softmax"}, "uncertainty 'softmax' needs class probabilities; loss 'margin'"),
-    ({"training": {"epochs": 0}, "uncertainty": "temperature"}, "needs class probabilities; a method without loss"),
+    (
+        {"loss": "cosine", "objective": "hib", "uncertainty": "softmax"},
+        "needs class probabilities; objective 'hib', which takes the loss's place, is no classifier",
+    ),
+    ({"loss": "cosine", "uncertainty": "hib"}, "uncertainty 'hib' is learnt while training; set the objective to"),
+    ({"training": {"epochs": 0}, "uncertainty": "temperature"}, "needs class probabilities; a network without loss"),
     (
         {"loss": "proxy_nca", "uncertainty": "temperature", "training": {"selection": "refit"}},
         "uncertainty 'temperature' is fitted on validation images, but training.selection 'refit' trains on them too",

@@ -310,6 +310,13 @@ class Whole(nn.Module):
         ({"uncertainty": "laplace"}, "'laplace' needs a last linear layer, .* Give `dim`"),
         ({"objective": "laplace_online", "uncertainty": "laplace_online"}, "'laplace_online' needs a last linear"),
         ({"uncertainty": "softmax"}, "loss 'proxy_anchor' is no classifier"),
+        ({"uncertainty": "softmax", "loss": None}, "a network without loss is no classifier"),
+        ({"uncertainty": "softmax", "loss": "cosine", "objective": "hib"}, "'hib', which takes .* is no classifier"),
+        ({"uncertainty": "hib"}, "'hib' is learnt while training; set the objective to 'hib'"),
+        ({"uncertainty": "laplace_online"}, "set the objective to 'laplace_online'"),
+        ({"uncertainty": {"name": "laplace", "prior": "validation"}}, "fitted on validation images; give them as"),
+        ({"selection_metric": "accuracy", "validation": Blobs(1)}, "loss 'proxy_anchor' is no classifier"),
+        ({"validation": Blobs(1, per_class=1)}, "no validation image has a second one of its class"),
         ({"uncertainty": "temperature", "loss": "arcface"}, "validation images of the training classes"),
     ],
 )
@@ -322,9 +329,8 @@ def test_what_an_uncertainty_lacks_is_said_before_training(monkeypatch, options,
 
 
 def test_what_an_uncertainty_cannot_be_fitted_to_is_said_in_a_sentence():
-    prior = {"name": "laplace", "prior": "validation"}
-    with pytest.raises(ProbMetricError, match="'laplace' cannot be fitted: prior is 'validation' but fit got no"):
-        train(uncertainty=prior, epochs=0)
+    with pytest.raises(ProbMetricError, match="'pfe' cannot be fitted: no batch had a mined positive pair"):
+        train(data=Blobs(0, per_class=1), uncertainty="pfe", epochs=0, images_per_class=1)
 
 
 def test_a_network_in_one_piece_has_its_last_layer_added():

@@ -36,7 +36,7 @@ def test_what_the_workflow_reads_from_source_is_what_the_class_says(name):
     from probmetric.uncertainty._base import Uncertainty
 
     component = uncertainty.REGISTRY.get(name)
-    for constant in ("fits", "trains_encoder", "closed_set"):
+    for constant in ("fits", "trains_encoder", "replaces_loss", "closed_set"):
         assert uncertainty.REGISTRY.constant(name, constant, False) == getattr(component, constant), constant
     assert component.trains_encoder == (component.objective is not Uncertainty.objective)
 
@@ -72,9 +72,9 @@ def test_fidelity_reaches_the_objective():
         ({"loss": "contrastive", "objective": {"name": "hib", "samplez": 1}}, "did you mean 'samples'"),
         ({"objective": "hib"}, "objective 'hib' wraps the method's loss; set `loss` too"),
         ({"base": "contrastive", "objective": "hib"}, "remove objective"),
-        ({"loss": "contrastive", "uncertainty": "hib"}, "set `objective: hib` for method 'm'"),
-        ({"base": "contrastive", "uncertainty": "laplace_online"}, "objective: laplace_online.*'contrastive'"),
-        (ONLINE | {"objective": "hib"}, "set `objective: laplace_online` for method 'm'"),
+        ({"loss": "contrastive", "uncertainty": "hib"}, "set the objective to 'hib', too"),
+        ({"base": "contrastive", "uncertainty": "laplace_online"}, "set the objective of method 'contrastive' to 'laplace_online'"),
+        (ONLINE | {"objective": "hib"}, "set the objective to 'laplace_online', too"),
         ({"loss": "contrastive", "uncertainty": "ensemble"}, "5 seeds of another method; name that method as `base`"),
     ],
 )

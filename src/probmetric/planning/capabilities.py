@@ -56,20 +56,13 @@ def check_run(
     """
     _check_encoders(settings, encoders, datasets, where)
     _check_data(settings, source, where)
-    for problem in _problems(settings):
+    for problem in (*training_problems(settings), *_problems(settings)):
         raise ConfigError(f"{where}: {problem}")
 
 
 def _check_encoders(settings: RunSettings, encoders: Sequence[str], datasets: Collection[str], where: str) -> None:
     """Raise `ConfigError` where the uncertainty needs more than one trained encoder can give."""
-    registry = uncertainty.REGISTRY
-    name, objective = settings.uncertainty.name, settings.objective
-    learnt = registry.constant(name, "trains_encoder", False) and registry.constant(name, "fits", False)
-    if learnt and (objective is None or objective.name != name):
-        raise ConfigError(
-            f"{where}: uncertainty {name!r} is learnt while training; set `objective: {name}` for method "
-            f"{settings.base or settings.method!r}."
-        )
+    name = settings.uncertainty.name
     if len(encoders) > 1 and settings.base is None:
         raise ConfigError(
             f"{where}: uncertainty {name!r} combines the encoders of {len(encoders)} seeds of another method; "
@@ -95,8 +88,7 @@ def _check_data(settings: RunSettings, source: DataSource, where: str) -> None:
             f"uncertainty {settings.uncertainty.name!r} needs validation images of the training classes; "
             f"{settings.dataset} holds out whole classes.",
         )
-    trains = settings.loss is not None and settings.training.epochs > 0
-    if trains and settings.training.selection_metric == "accuracy":
+    if _trains(settings) and settings.training.selection_metric == "accuracy":
         raise UnsuitableError(
             where,
             f"training.selection_metric 'accuracy' needs validation images of the training classes; "
@@ -104,21 +96,29 @@ def _check_data(settings: RunSettings, source: DataSource, where: str) -> None:
         )
 
 
+def training_problems(settings: RunSettings) -> Iterator[str]:
+    """Yield what loss and objective cannot give to the choice of an epoch or to the uncertainty, a sentence each."""
+    chosen, objective = settings.uncertainty, settings.objective
+    learnt = _can(uncertainty.REGISTRY, chosen, "trains_encoder") and _can(uncertainty.REGISTRY, chosen, "fits")
+    if learnt and (objective is None or objective.name != chosen.name):
+        base = f" of method {settings.base!r}" if settings.base else ""
+        yield f"uncertainty {chosen.name!r} is learnt while training; set the objective{base} to {chosen.name!r}, too."
+    if _trains(settings) and settings.training.selection_metric == "accuracy" and not _classifies(settings):
+        yield (
+            f"training.selection_metric 'accuracy': {_loss(settings)} is no classifier. Use recall_at_1 or map_at_r."
+        )
+    if _can(uncertainty.REGISTRY, chosen, "needs_classifier") and not _classifies(settings):
+        yield f"uncertainty {chosen.name!r} needs class probabilities; {_loss(settings)} is no classifier."
+
+
 def _problems(settings: RunSettings) -> Iterator[str]:
-    trains = settings.loss is not None and settings.training.epochs > 0
+    trains, name = _trains(settings), settings.uncertainty.name
     if settings.evaluation.proxies and settings.objective is not None:
         yield f"evaluation.proxies: objective {settings.objective.name!r} hides the loss's proxies; leave it out."
     elif settings.evaluation.proxies and not _can(losses.REGISTRY, settings.loss, "has_proxies"):
         yield f"evaluation.proxies: {_loss(settings)} has no proxies; set evaluation.proxies: false for this method."
-    if trains and settings.training.selection_metric == "accuracy" and not _classifies(settings):
-        yield (
-            f"training.selection_metric 'accuracy': {_loss(settings)} is no classifier. Use recall_at_1 or map_at_r."
-        )
-    name = settings.uncertainty.name
-    if _can(uncertainty.REGISTRY, settings.uncertainty, "needs_classifier") and not _classifies(settings):
-        yield f"uncertainty {name!r} needs class probabilities; {_loss(settings)} is no classifier."
     selection = settings.training.selection
-    if selection != "validation" and _reads_validation(settings.uncertainty):
+    if selection != "validation" and reads_validation(settings.uncertainty):
         yield (
             f"uncertainty {name!r} is fitted on validation images, but training.selection {selection!r} trains on them "
             "too. Use selection: validation, or an uncertainty (or prior) that needs none."
@@ -180,13 +180,24 @@ def _can(registry: Registry, component: Component | None, flag: str) -> bool:
     return component is not None and registry.holds(component.name, flag, component.options)
 
 
-def _reads_validation(component: Component) -> bool:
+def reads_validation(component: Component) -> bool:
+    """Tell whether the uncertainty is fitted on validation images."""
     return _can(uncertainty.REGISTRY, component, "closed_set") or component.options.get("prior") == "validation"
 
 
+def _trains(settings: RunSettings) -> bool:
+    return settings.loss is not None and settings.training.epochs > 0
+
+
 def _classifies(settings: RunSettings) -> bool:
-    return _can(losses.REGISTRY, settings.loss, "is_classifier")
+    return _can(losses.REGISTRY, settings.loss, "is_classifier") and not _replaced(settings)
+
+
+def _replaced(settings: RunSettings) -> bool:
+    return _can(uncertainty.REGISTRY, settings.objective, "replaces_loss")
 
 
 def _loss(settings: RunSettings) -> str:
-    return f"loss {settings.loss.name!r}" if settings.loss else "a method without loss"
+    if settings.objective and _replaced(settings):
+        return f"objective {settings.objective.name!r}, which takes the loss's place,"
+    return f"loss {settings.loss.name!r}" if settings.loss else "a network without loss"

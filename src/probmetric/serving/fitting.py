@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from probmetric.config import Component, ConfigError, EncoderSettings, fine_tuning, parse
+from probmetric.config import Component, ConfigError, EncoderSettings, RunSettings, fine_tuning, parse
 from probmetric.data.choosing import Use
 from probmetric.data.images import Eye, ImageSource
 from probmetric.data.loose import LooseImages, dataset_images, image_of, is_dataset, item_classes
@@ -32,6 +32,7 @@ from probmetric.losses import REGISTRY as LOSSES
 from probmetric.models import REGISTRY as BACKBONES
 from probmetric.models import Encoder, input_statistics
 from probmetric.models._wrapped import wrapped
+from probmetric.planning.capabilities import reads_validation, training_problems
 from probmetric.serving.model import Model
 from probmetric.serving.model_folder import MEMBER, Parts
 from probmetric.serving.record import POSTERIOR, REFERENCE, Facts, Member, ModelRecord, Transform, Wrapped
@@ -104,17 +105,18 @@ def fit(
         raise ConfigError("pretrained names weights, but the network is your own; load them into it and give True.")
     if pretrained and dim is None and not isinstance(encoder, Encoder):
         dim = "features"
-    choices: dict[str, Any] = {"loss": loss, "objective": objective, "view": view, "dim": dim}
+    choices: dict[str, Any] = {"loss": loss, "objective": objective, "uncertainty": uncertainty, "view": view}
+    choices["dim"] = dim
     if not isinstance(encoder, nn.Module):
         choices |= {"backbone": encoder, "pretrained": pretrained or None}
     values: dict[str, Any] = {"dataset": "yours", "method": "fit", "seed": seed, "training": training}
     values |= {name: each for name, each in choices.items() if each is not None}
-    settings = parse(EncoderSettings, values, "fit")
+    run = parse(RunSettings, values, "fit")
     if pretrained:
-        usual = fine_tuning(len(dataset) if is_dataset(dataset) else 0, settings.training.batch_size)
-        settings = parse(EncoderSettings, values | {"training": usual | training}, "fit")
-    chosen = parse(Component, {"name": uncertainty} if isinstance(uncertainty, str) else uncertainty, "fit")
-    _check(settings, chosen)
+        usual = fine_tuning(len(dataset) if is_dataset(dataset) else 0, run.training.batch_size)
+        run = parse(RunSettings, values | {"training": usual | training}, "fit")
+    _check(run)
+    settings, chosen = run.encoder(), run.uncertainty
     with _workplace(device, settings) as (place, scratch):
         images = _images(dataset, validation, settings, by_name=network is None)
         settings = _in_batches(settings, len(images.sources["train"]))
@@ -141,8 +143,9 @@ def _workplace(device: str, settings: EncoderSettings) -> Iterator[tuple[torch.d
         yield place, scratch
 
 
-def _check(settings: EncoderSettings, uncertainty: Component) -> None:
+def _check(settings: RunSettings) -> None:
     """Refuse what cannot be done before anything is read."""
+    uncertainty = settings.uncertainty
     if create_uncertainty(uncertainty.name, **uncertainty.options).members > 1:
         raise ConfigError("an ensemble is trained by the workflow; `fit` trains one encoder.")
     if settings.training.selection != "validation":
@@ -152,12 +155,8 @@ def _check(settings: EncoderSettings, uncertainty: Component) -> None:
             f"augment is {settings.training.augment!r}, a paper's view of its own dataset; `fit` knows 'standard' and "
             "'none', and `view` says the rest."
         )
-    loss = settings.loss
-    if loss and _needs(uncertainty, "needs_classifier") and not LOSSES.holds(loss.name, "is_classifier", loss.options):
-        raise ConfigError(
-            f"uncertainty {uncertainty.name!r} needs class probabilities; loss {loss.name!r} is no "
-            "classifier. Use arcface, cosine or another one that is."
-        )
+    for problem in training_problems(settings):
+        raise ConfigError(problem)
 
 
 def _needs(uncertainty: Component, flag: str) -> bool:
@@ -166,11 +165,10 @@ def _needs(uncertainty: Component, flag: str) -> bool:
 
 def _check_validation(uncertainty: Component, data: TrainingData) -> None:
     """Refuse before training an uncertainty that is fitted on images which are not there."""
-    if _needs(uncertainty, "closed_set") and not (data.has_validation and data.closed_set):
-        raise ServingError(
-            f"uncertainty {uncertainty.name!r} is fitted on validation images of the training classes; give "
-            "them as `validation`."
-        )
+    closed = _needs(uncertainty, "closed_set")
+    if reads_validation(uncertainty) and not (data.has_validation and (data.closed_set or not closed)):
+        images = "validation images" + closed * " of the training classes"
+        raise ServingError(f"uncertainty {uncertainty.name!r} is fitted on {images}; give them as `validation`.")
 
 
 # ---- images --------------------------------------------------------------------------------------------------------

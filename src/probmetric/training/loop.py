@@ -43,7 +43,7 @@ from probmetric.training.low_rank import add_low_rank, merge
 from probmetric.training.optimizer import create_optimizer, gradient_norm, learning_rate_factor, set_learning_rates
 from probmetric.training.progress import HISTORY_COLUMNS, Progress
 from probmetric.training.seeds import generator_for, seed_layers
-from probmetric.training.validation import validate
+from probmetric.training.validation import check_selection, validate
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +100,7 @@ class Trainer:
         self.settings, self.encoder, self.loss, self.data = data.settings, encoder, loss, data
         self.seed, self.device, self.processes = data.seed, data.device, data.processes
         self.conduct, self.stop_after = conduct, stop_after
+        check_selection(data, self.settings.selection_metric)
         self.precision = resolve_precision(self.settings.precision, self.device)
         if self.settings.lora is not None:
             add_low_rank(encoder, self.settings.lora, generator_for("cpu", self.seed, "low rank"))

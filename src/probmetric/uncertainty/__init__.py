@@ -35,7 +35,7 @@ __all__ = [
 REGISTRY = Registry(
     "uncertainty",
     "probmetric.uncertainty",
-    constants=("fits", "trains_encoder", "closed_set", "needs_head", "needs_classifier"),
+    constants=("fits", "trains_encoder", "replaces_loss", "closed_set", "needs_head", "needs_classifier"),
 )
 register, list_uncertainties = REGISTRY.register, REGISTRY.names
 __getattr__ = exported(__name__)

@@ -182,6 +182,8 @@ class Uncertainty:
     """Whether it needs a posterior from `fit`."""
     trains_encoder: bool = False
     """Whether it has an `objective`, so that a method may name it as one."""
+    replaces_loss: bool = False
+    """Whether that objective takes the loss's place, whose classifier then learns nothing."""
     reads_images: bool = False
     """Whether it looks at the images themselves, not only at what the encoder makes of them."""
     fits_each_image: bool = False

@@ -126,7 +126,7 @@ def _masked_mean(values: Tensor, mask: Tensor) -> Tensor:
 class HIB(GaussianHead):
     """Variance learnt together with the encoder by the soft contrastive objective."""
 
-    trains_encoder = True
+    trains_encoder, replaces_loss = True, True
 
     def __init__(
         self,
