@@ -390,6 +390,15 @@ def test_frozen_layers_stay_frozen(options):
     assert not torch.equal(body[2].weight, before[1])
 
 
+@pytest.mark.parametrize("options", [{"freeze": "trunk"}, {"lora": 2}, {"warmup_epochs": 1, "epochs": 1}])
+def test_what_one_training_freezes_the_next_one_trains(options):
+    body = network()
+    train(encoder=body, dim=4, **options)
+    before = [parameter.clone() for parameter in body.parameters()]
+    train(encoder=body, dim=4)
+    assert not any(torch.equal(*pair) for pair in zip(body.parameters(), before, strict=True))
+
+
 def test_a_frozen_network_trains_only_what_is_added():
     body = network().requires_grad_(False)
     before = {name: value.clone() for name, value in body.state_dict().items()}

@@ -73,7 +73,7 @@ def test_fidelity_reaches_the_objective():
         ({"objective": "hib"}, "objective 'hib' wraps the method's loss; set `loss` too"),
         ({"base": "contrastive", "objective": "hib"}, "remove objective"),
         ({"loss": "contrastive", "uncertainty": "hib"}, "set the objective to 'hib', too"),
-        ({"base": "contrastive", "uncertainty": "laplace_online"}, "set the objective of method 'contrastive' to 'laplace_online'"),
+        ({"base": "contrastive", "uncertainty": "laplace_online"}, "the objective of method 'contrastive' to 'laplace"),
         (ONLINE | {"objective": "hib"}, "set the objective to 'laplace_online', too"),
         ({"loss": "contrastive", "uncertainty": "ensemble"}, "5 seeds of another method; name that method as `base`"),
     ],

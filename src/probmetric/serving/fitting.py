@@ -117,7 +117,7 @@ def fit(
         run = parse(RunSettings, values | {"training": usual | training}, "fit")
     _check(run)
     settings, chosen = run.encoder(), run.uncertainty
-    with _workplace(device, settings) as (place, scratch):
+    with _workplace(device, settings) as (place, scratch), _wishes_kept(network):
         images = _images(dataset, validation, settings, by_name=network is None)
         settings = _in_batches(settings, len(images.sources["train"]))
         data = TrainingData(images, settings.training, seed=seed, device=place)
@@ -141,6 +141,17 @@ def _workplace(device: str, settings: EncoderSettings) -> Iterator[tuple[torch.d
         tempfile.TemporaryDirectory() as scratch,
     ):
         yield place, scratch
+
+
+@contextlib.contextmanager
+def _wishes_kept(network: nn.Module | None) -> Iterator[None]:
+    """Let the parameters of somebody's network want gradients afterwards as they did before."""
+    wishes = [(parameter, parameter.requires_grad) for parameter in (() if network is None else network.parameters())]
+    try:
+        yield
+    finally:
+        for parameter, wants in wishes:
+            parameter.requires_grad_(wants)
 
 
 def _check(settings: RunSettings) -> None:
