@@ -110,9 +110,10 @@ def test_samples_on_the_circle_follow_the_distribution_function(kappa: float, dt
 
 @ROTATIONAL
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_directions_on_the_circle(family: type, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("wide", [True, False])
+def test_half_precision_on_the_circle(family: type, dtype: torch.dtype, wide: bool) -> None:
     loc = torch.tensor([0.6, -0.8], dtype=dtype)
-    distribution = family(loc, torch.tensor(5.0), validate_args=False)
+    distribution = family(loc, torch.tensor(5.0, dtype=torch.float32 if wide else dtype), validate_args=False)
     samples = distribution.sample((2000,), generator=generator())
     assert samples.dtype == dtype
     exact = family(torch.tensor([0.6, -0.8]), torch.tensor(5.0)).mean

@@ -88,7 +88,8 @@ class RotationallySymmetric(Distribution):
         """Draw samples (*sample_shape, ..., M) with gradients to `loc` and `concentration`, with `generator`."""
         shape = Size(sample_shape) + self.batch_shape
         across, cosine = _across(self.loc, shape, generator)
-        gap = self._sample_gap(cosine, generator)
+        kappa = self.concentration.expand(shape).to(torch.promote_types(self.concentration.dtype, torch.float32))
+        gap = self._sample_gap(kappa, cosine, generator)
         return _placed(self.loc, gap, across)
 
     def sample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
@@ -101,8 +102,14 @@ class RotationallySymmetric(Distribution):
             self._validate_sample(value)
         return (self.loc * value).sum(-1)
 
-    def _sample_gap(self, cosine: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Draw 1 - w (S..., ...); `cosine` (S..., ...) are those of uniform directions with the mean direction."""
+    def _sample_gap(self, kappa: Tensor, cosine: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Draw 1 - w (S..., ...).
+
+        Args:
+            kappa: concentrations (S..., ...), of float32 at least.
+            cosine: those of uniform directions with the mean direction (S..., ...).
+            generator: of the draws.
+        """
         raise NotImplementedError
 
 

@@ -66,8 +66,8 @@ class PowerSpherical(RotationallySymmetric):
         alpha, beta = self._alpha_beta
         return -self.log_normalizer() - self.concentration * _mean_statistic(alpha, beta)
 
-    def _sample_gap(self, cosine: Tensor, generator: torch.Generator | None) -> Tensor:
-        kappa, beta = self.concentration.expand(cosine.shape), (self.dim - 1) / 2
+    def _sample_gap(self, kappa: Tensor, cosine: Tensor, generator: torch.Generator | None) -> Tensor:
+        beta = (self.dim - 1) / 2
         with torch.no_grad():  # torch.distributions.Gamma takes no generator: github.com/pytorch/pytorch/issues/175478
             far = torch._standard_gamma(kappa + beta, generator=generator)
             near = torch._standard_gamma(torch.full_like(far, beta), generator=generator)

@@ -45,8 +45,7 @@ class VonMisesFisher(RotationallySymmetric):
         kappa = self.concentration
         return -log_normalizer(kappa, self.dim) - kappa * mean_resultant_length(kappa, self.dim)
 
-    def _sample_gap(self, cosine: Tensor, generator: torch.Generator | None) -> Tensor:
-        kappa = self.concentration.expand(cosine.shape)
+    def _sample_gap(self, kappa: Tensor, cosine: Tensor, generator: torch.Generator | None) -> Tensor:
         gap = _draw_gap(cosine.to(kappa.dtype), kappa.detach(), self.dim, generator)
         return differentiable(gap, kappa, self.dim, _marginal)
 
