@@ -34,6 +34,14 @@ class Blobs(torch.utils.data.Dataset):
         return self.x[index], self.names[label] if self.names else label
 
 
+class Spoilt(Blobs):
+    """One of them holds a value that is no number."""
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        self.x[17, 3] = float("nan")
+
+
 def network():
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 8))
@@ -286,10 +294,15 @@ class Wide(nn.Module):
         ({"encoder": nn.Linear(12, 1), "pretrained": True}, "1 number per input"),
         ({"encoder": Wide(), "pretrained": True}, r"20,000 features, .* takes 2 GB; choose a smaller dim"),
         ({"device": "tpu"}, "tpu"),
+        ({"device": "cuda:9"}, "'cuda:9' is not available here; allowed: auto, cpu"),
+        ({"optimizer": "sgd", "momentum": 0, "nesterov": True}, "nesterov: .* momentum, which is 0"),
+        ({"data": Spoilt(0), "pretrained": True}, "training image 17 holds a value that is no finite number"),
+        ({"data": Spoilt(0), "uncertainty": "laplace", "epochs": 0}, "image 17 holds"),
+        ({"validation": Spoilt(1)}, "validation image 17 holds a value that is no finite number"),
     ],
 )
 def test_what_cannot_be_trained_is_said_in_a_sentence(options, says):
-    with pytest.raises((ProbMetricError, ValueError), match=says):
+    with pytest.raises(ProbMetricError, match=says):
         train(**options)
 
 
@@ -485,3 +498,10 @@ def test_a_named_backbone_refuses_tensors_that_are_not_square(shape):
 def test_another_shape_is_refused_by_name():
     with pytest.raises(ProbMetricError, match=r"image 1: an input of shape \(11,\)"):
         train(epochs=0).embed([torch.zeros(12), torch.zeros(11)])
+
+
+def test_an_input_that_is_no_number_is_refused_by_name():
+    with pytest.raises(
+        ProbMetricError, match=r"(?s)1 of 2 images cannot be used.*image 1: holds a value that is no finite"
+    ):
+        train(epochs=0).embed([torch.zeros(12), torch.full((12,), float("inf"))])

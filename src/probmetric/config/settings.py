@@ -110,11 +110,15 @@ class Training(Strict):
     )
 
     @model_validator(mode="after")
-    def _frozen_once(self) -> Training:
+    def _consistent(self) -> Training:
         if (self.freeze == "trunk") + bool(self.train_from) + bool(self.lora) > 1:
             raise ValueError(
                 "freeze: trunk trains the head only, train_from a part of the trunk, lora changes of low rank; "
                 "give one of them"
+            )
+        if self.optimizer == "sgd" and self.nesterov and not self.momentum:
+            raise ValueError(
+                "nesterov: looks ahead along the momentum, which is 0; set momentum, or leave nesterov out"
             )
         return self
 

@@ -74,14 +74,20 @@ class LooseImages:
         """Return pixels of the images at the positions `rows` (B,) one by one, or tensors as inputs (B, ...).
 
         Raises:
-            DataError: an image that cannot be read, or a tensor of another shape.
+            DataError: an image that cannot be read, or a tensor of another shape or of no finite numbers.
         """
         if self.eye is None:
             raise DataError("no encoder reads these images yet: they need an `eye`.")
         if self.eye.tensor:
             import torch
 
-            return torch.stack([_tensor(self.images[int(row)], self.eye.tensor) for row in rows])
+            inputs = torch.stack([_tensor(self.images[int(row)], self.eye.tensor) for row in rows])
+            bad = (~inputs.isfinite()).flatten(1).any(dim=1)
+            if bad.any():
+                row = int(rows[int(bad.int().argmax())])
+                name = self.paths[row] if self.paths else f"image {row}"
+                raise DataError(f"{name} holds a value that is no finite number; mend it, or leave it out.")
+            return inputs
         mode, side = self.eye.mode, self.eye.shorter_side or None
         return (pixels_of(self.images[int(row)], mode, side) for row in rows)
 

@@ -192,8 +192,10 @@ def _images(dataset: Any, validation: Any, settings: EncoderSettings, *, by_name
     view = _view(image_of(dataset[0]), settings, by_name=by_name)
     eye = Eye(view.evaluation(), (3, view.side or 0))
     parts = [
-        LooseImages(dataset_images(each), class_names=part, eye=eye, classes=classes)
-        for each, part in zip((dataset, validation), names, strict=False)
+        LooseImages(
+            dataset_images(each), [f"{use} image {n}" for n in range(len(part))], part, eye=eye, classes=classes
+        )
+        for each, part, use in zip((dataset, validation), names, ("training", "validation"), strict=False)
     ]
     none = LooseImages([], eye=eye, classes=classes)
     sources: dict[Use, ImageSource] = {"train": parts[0], "val": parts[1] if len(parts) > 1 else none}

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import torch
 
+from probmetric.config import ConfigError
 from probmetric.io import try_lock
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h: M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
@@ -47,7 +48,7 @@ def claim_device(
         lock_folder: where the locks lie; default: a folder of this user in the system's temporary folder.
 
     Raises:
-        ValueError: `request` names no device of this machine.
+        ConfigError: `request` names no device of this machine.
     """
     if devices is None:
         devices = [] if request == "cpu" else visible_devices()
@@ -79,7 +80,7 @@ def pick_device(request: str = "auto") -> torch.device:
 def _check(request: str, devices: Sequence[str]) -> None:
     allowed = ["auto", "cpu", *(["cuda"] if devices else []), *(f"cuda:{n}" for n in range(len(devices)))]
     if request not in allowed:
-        raise ValueError(f"device {request!r} is not available here; allowed: {', '.join(allowed)}.")
+        raise ConfigError(f"device {request!r} is not available here; allowed: {', '.join(allowed)}.")
 
 
 def _lock_folder(folder: str | Path | None) -> Path:
