@@ -116,10 +116,10 @@ def train(loss: NIR, steps: int) -> dict[str, float]:
     generator = torch.Generator().manual_seed(0)
     centres = torch.randn(20, 32, generator=generator)
     optimizer = torch.optim.Adam([{"params": g["params"], "lr": g["lr"]} for g in loss.optimizer_groups()], fused=True)
-    for _ in range(steps):
+    for step in range(steps):
         y = torch.randint(0, 20, (40,), generator=generator)
         z = (centres[y] + 0.5 * torch.randn(40, 32, generator=generator)).requires_grad_()
-        loss.set_epoch(0)
+        loss.set_epoch(step)
         optimizer.zero_grad()
         loss(z, y).backward()
         optimizer.step()

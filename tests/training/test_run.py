@@ -366,8 +366,9 @@ def test_bfloat16_features_keep_a_float32_head(digits: Path, tmp_path: Path) -> 
     assert float(rows[-1]["train_loss"]) < float(rows[0]["train_loss"])
 
 
-def test_sigterm_saves_the_state_and_the_next_call_goes_on(digits: Path, tmp_path: Path) -> None:
-    settings = quick_settings(epochs=4)
+@pytest.mark.parametrize("loss", ["cosine", {"name": "nir", "blocks": 2, "depth": 2, "width": 8}])
+def test_sigterm_saves_the_state_and_the_next_call_goes_on(digits: Path, tmp_path: Path, loss: object) -> None:
+    settings = quick_settings(epochs=4, loss=loss)
     whole = train(settings, digits, tmp_path / "whole")
 
     def terminate(row: dict[str, float]) -> None:
@@ -382,6 +383,9 @@ def test_sigterm_saves_the_state_and_the_next_call_goes_on(digits: Path, tmp_pat
     assert steps == [18, 24]
     names = ("model.safetensors", "model_last.safetensors")
     assert all((whole / name).read_bytes() == (resumed / name).read_bytes() for name in names)
+    times = {"seconds", "images_per_second", "peak_memory_mb"}
+    histories = [[{k: row[k] for k in row.keys() - times} for row in read_history(each)] for each in (whole, resumed)]
+    assert histories[0] == histories[1]
 
 
 def test_steps_with_non_finite_gradients_are_skipped_and_counted(digits: Path, tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from probmetric.losses.soft_triple import SoftTriple
 from probmetric.registry import LearningRate, NotNegative, Positive, Range, StepCount, When
 
 LARGEST_EXPONENT = 20.0
+SUMMED = ("nir_nll", "nir_term", "nir_gradient", "pdml_gradient")
 
 
 @register
@@ -48,6 +49,8 @@ class NIR(Loss):
 
     has_proxies = True
     least_dim = 2  # a coupling block splits the coordinates in two
+    sums: Tensor
+    counts: Tensor
 
     def __init__(
         self,
@@ -83,8 +86,8 @@ class NIR(Loss):
         self.pdml_weight, self.flow_lr, self.function, self.temperature = pdml_weight, flow_lr, function, temperature
         self.detach_proxies, self.negative_pairs = detach_proxies, negative_pairs
         self.self_regularisation = self_regularisation
-        self._sums: dict[str, Tensor] = {}
-        self._steps = 0
+        self.register_buffer("sums", torch.zeros(len(SUMMED)), persistent=False)  # of the epoch so far
+        self.register_buffer("counts", torch.tensor([-1, 0]), persistent=False)  # the epoch, its steps so far
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return f(NLL), the weighted proxy loss, and the ablations' extra terms."""
@@ -145,7 +148,7 @@ class NIR(Loss):
 
     def _record(self, regularised: Tensor, proxied: Tensor, nll: Tensor, regulariser: Tensor) -> None:
         """Sum up this step's numbers; the gradients are seen when the backward pass reaches the embeddings."""
-        self._steps += 1
+        self.counts[1] += 1
         self._add("nir_nll", nll.detach().mean())
         self._add("nir_term", regulariser.detach())
         if regularised.requires_grad:
@@ -153,21 +156,23 @@ class NIR(Loss):
             proxied.register_hook(lambda gradient: self._add("pdml_gradient", gradient.norm()))
 
     def _add(self, name: str, value: Tensor) -> None:
-        self._sums[name] = value + self._sums.get(name, 0.0)
+        self.sums[SUMMED.index(name)] += value
 
     def set_epoch(self, epoch: int) -> None:
-        """Start the epoch's means anew."""
+        """Start the means anew, unless this epoch goes on."""
         self.base.set_epoch(epoch)
-        self._sums, self._steps = {}, 0
+        if epoch != int(self.counts[0]):
+            self.sums.zero_()
+            self.counts.copy_(torch.tensor([epoch, 0]))
 
     def diagnostics(self) -> dict[str, float]:
         """Return epoch means of the NLL (per dimension where it is divided), of f, and the ratio of gradient norms."""
-        if not self._steps:
+        steps = int(self.counts[1])
+        if not steps:
             return {}
-        means = {name: float(self._sums[name]) / self._steps for name in ("nir_nll", "nir_term")}
-        if float(self._sums.get("pdml_gradient", 0.0)) > 0:
-            means["nir_gradient_ratio"] = float(self._sums["nir_gradient"]) / float(self._sums["pdml_gradient"])
-        return means
+        nll, term, regularised, proxied = self.sums.tolist()
+        ratio = {"nir_gradient_ratio": regularised / proxied} if proxied > 0 else {}
+        return {"nir_nll": nll / steps, "nir_term": term / steps} | ratio
 
     def optimizer_groups(self) -> list[dict[str, Any]]:
         """Return the proxy loss's groups and the flow at its own learning rate."""

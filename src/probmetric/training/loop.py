@@ -324,6 +324,7 @@ class Trainer:
             "progress": dataclasses.asdict(self.progress),
             "encoder": self.encoder.state_dict(),
             "loss": self.loss.state_dict(),
+            "loss_buffers": dict(self.loss.named_buffers()),  # also those that no weights file holds
             "optimizer": self.optimizer.state_dict(),
             "best": self.best,
             "average": None if self._average is None else self._average.state_dict(),
@@ -337,6 +338,8 @@ class Trainer:
         self.progress = Progress(**state["progress"])
         self.encoder.load_state_dict(state["encoder"])
         self.loss.load_state_dict(state["loss"])
+        for name, buffer in self.loss.named_buffers():
+            buffer.copy_(state["loss_buffers"][name])
         self.optimizer.load_state_dict(state["optimizer"])
         self.best = state["best"]
         if self._average is not None:
