@@ -66,7 +66,9 @@ def test_a_clipped_step_has_the_length_asked_for(digits: Path, tmp_path: Path) -
 
 def test_a_batch_that_the_images_cannot_fill_is_said_once(digits: Path, tmp_path: Path, caplog: Any) -> None:
     """Of ten classes, four images each make 40."""
-    trainer(digits, tmp_path / "large", Steep(), batch_size=400, epochs=2, learning_rate=1e-6).fit()
+    done = trainer(digits, tmp_path / "large", Steep(), batch_size=400, epochs=2, learning_rate=1e-6).fit()
+    for row, steps in zip(done.history, (done.history[0]["step"], done.step - done.history[0]["step"]), strict=True):
+        assert row["images_per_second"] * row["seconds"] == pytest.approx(40 * steps)
     said = "training.batch_size 400 is cut to 40: the training images make no larger one"
     assert [record.message for record in caplog.records] == [said]
     caplog.clear()

@@ -159,6 +159,7 @@ class Trainer:
             stop, due = self._step(positions, images, labels)
             progress.step_in_epoch += 1
             progress.step += 1
+            progress.images += len(labels)
             now = time.perf_counter()
             progress.seconds += now - started
             started = now
@@ -253,7 +254,7 @@ class Trainer:
         stopped = 0 < settings.patience <= progress.waited
         progress.finished = last or stopped
         progress.epoch += 1
-        progress.step_in_epoch = progress.skipped = 0
+        progress.step_in_epoch = progress.skipped = progress.images = 0
         progress.loss_sum = progress.norm_sum = progress.seconds = 0.0
         if progress.finished or progress.epoch % settings.checkpoint_every == 0 or self.processes.once(self._is_due):
             self._save()
@@ -275,7 +276,7 @@ class Trainer:
         values = (
             *(progress.epoch, progress.step, progress.loss_sum / steps),
             *(float(self.optimizer.param_groups[0]["lr"]), metric, progress.seconds),
-            steps * self.settings.batch_size / max(progress.seconds, 1e-9),
+            progress.images / max(progress.seconds, 1e-9),
             _peak_memory_mb(self.device),
             progress.norm_sum / max(steps - progress.skipped, 1),
             progress.skipped,

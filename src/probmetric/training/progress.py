@@ -17,11 +17,15 @@ EARLY = 0.2
 
 @dataclass
 class Progress:
-    """Where a run stands; plain values only, so that it can be checkpointed."""
+    """Where a run stands; plain values only, so that it can be checkpointed.
+
+    Sums, skipped steps, seconds and images are those of the epoch so far.
+    """
 
     epoch: int = 0
     step_in_epoch: int = 0
     step: int = 0
+    images: int = 0
     loss_sum: float = 0.0
     norm_sum: float = 0.0
     skipped: int = 0
