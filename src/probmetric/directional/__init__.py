@@ -7,7 +7,7 @@
     nonisotropic      the vMF with one concentration per dimension, with its exact normaliser
     kernels           expected likelihood, Bhattacharyya, product kernels and KL for all pairs of vMFs
 
-`torch.distributions.kl_divergence` knows vMF and Power Spherical in every order but two Power Sphericals.
+`torch.distributions.kl_divergence(p, q)` knows p = vMF and p = Power Spherical, with q = vMF.
 
 M is the dimension of the space the sphere lies in; a direction is a unit vector (..., M), a concentration
 kappa >= 0.
