@@ -188,6 +188,20 @@ def test_trunk_and_head_have_their_rates_and_deeper_layers_larger_ones() -> None
     assert [b / a for a, b in itertools.pairwise(stages)] == pytest.approx([2.0] * 3)
 
 
+@pytest.mark.parametrize(
+    "encoder", ["compact", "resnet50_small", "bn_inception", nn.Sequential(nn.Flatten(), nn.Linear(9, 3))]
+)
+def test_layers_that_a_network_does_not_name_cannot_differ(encoder: str | nn.Module) -> None:
+    if isinstance(encoder, str):
+        encoder = create_encoder(encoder, dim=4, in_channels=3, image_size=32)
+    else:
+        encoder = wrapped(encoder, 3, dim=4)
+    for settings, whole in ((Training(layer_decay=1.0), encoder), (Training(layer_decay=0.75), HeadOnly(encoder))):
+        create_optimizer(settings, whole, create_loss("cosine", num_classes=2, dim=4))
+    with pytest.raises(ConfigError, match=r"layer_decay changes nothing: .* learning_rates.trunk"):
+        create_optimizer(Training(layer_decay=0.75), encoder, create_loss("cosine", num_classes=2, dim=4))
+
+
 def trainer(digits: Path, folder: Path, encoder: Encoder | None = None, **changes: object) -> Trainer:
     settings = quick_settings(**{"epochs": 1, "steps_per_epoch": 3, **changes}).training
     torch.manual_seed(0)

@@ -40,7 +40,7 @@ def create_optimizer(settings: Training, encoder: Encoder, loss: Loss) -> torch.
     remembers its unscheduled rate as `base_lr`.
 
     Raises:
-        ConfigError: there is nothing to train.
+        ConfigError: there is nothing to train, or no layers for `layer_decay`.
     """
     options, groups = _options(settings), []
     factors = _rate_factors(settings, encoder)
@@ -68,10 +68,17 @@ def _rate_factors(settings: Training, encoder: Encoder) -> dict[int, float]:
     trunk = [id(parameter) for parameter in encoder.parameters() if id(parameter) not in last]
     factors = dict.fromkeys(last, (rates.head or settings.learning_rate) / settings.learning_rate)
     factors |= dict.fromkeys(trunk, (rates.trunk or settings.learning_rate) / settings.learning_rate)
-    if settings.layer_decay is not None and any(parameter.requires_grad for parameter in encoder.layered.parameters()):
+    trains = any(p.requires_grad and id(p) not in last for p in encoder.layered.parameters())
+    if settings.layer_decay is not None and trains:
         from timm.optim import param_groups_layer_decay
 
-        for layer in param_groups_layer_decay(encoder.layered, layer_decay=settings.layer_decay):
+        layers = param_groups_layer_decay(encoder.layered, layer_decay=settings.layer_decay)
+        if settings.layer_decay < 1 and all(layer["lr_scale"] == 1 for layer in layers):
+            raise ConfigError(
+                "training.layer_decay changes nothing: the network does not say which its layers are, as those of the "
+                "backbone timm do. Leave it out, or set learning_rates.trunk."
+            )
+        for layer in layers:
             factors |= {id(p): factors[id(p)] * layer["lr_scale"] for p in layer["params"] if id(p) not in last}
     return factors
 
