@@ -276,6 +276,8 @@ class Wide(nn.Module):
         ({"learning_rate": float("nan")}, "learning_rate"),
         ({"uncertainty": "ensemble"}, "one encoder"),
         ({"selection": "refit"}, "validation"),
+        ({"patience": 3}, "patience waits for .* validation images"),
+        ({"schedule": "plateau"}, "schedule 'plateau' waits for .* validation images"),
         ({"augment": "lam"}, "'lam', .* knows 'standard' and 'none'"),
         ({"objective": "norm"}, "no objective"),
         ({"encoder": nn.Linear(7, 3)}, "cannot take inputs"),

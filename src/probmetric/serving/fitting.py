@@ -115,7 +115,7 @@ def fit(
     if pretrained:
         usual = fine_tuning(len(dataset) if is_dataset(dataset) else 0, run.training.batch_size)
         run = parse(RunSettings, values | {"training": usual | training}, "fit")
-    _check(run)
+    _check(run, validates=validation is not None)
     settings, chosen = run.encoder(), run.uncertainty
     with _workplace(device, settings) as (place, scratch), _wishes_kept(network):
         images = _images(dataset, validation, settings, by_name=network is None)
@@ -154,16 +154,19 @@ def _wishes_kept(network: nn.Module | None) -> Iterator[None]:
             parameter.requires_grad_(wants)
 
 
-def _check(settings: RunSettings) -> None:
+def _check(settings: RunSettings, *, validates: bool) -> None:
     """Refuse what cannot be done before anything is read."""
-    uncertainty = settings.uncertainty
+    uncertainty, training = settings.uncertainty, settings.training
     if create_uncertainty(uncertainty.name, **uncertainty.options).members > 1:
         raise ConfigError("an ensemble is trained by the workflow; `fit` trains one encoder.")
-    if settings.training.selection != "validation":
-        raise ConfigError(f"selection is {settings.training.selection!r}; `fit` knows 'validation' only.")
-    if settings.training.augment in ("vmf", "lam"):
+    if training.selection != "validation":
+        raise ConfigError(f"selection is {training.selection!r}; `fit` knows 'validation' only.")
+    if not validates and (training.patience or training.schedule == "plateau"):
+        waits = "patience" if training.patience else "schedule 'plateau'"
+        raise ConfigError(f"{waits} waits for the metric on validation images; give them as `validation`.")
+    if training.augment in ("vmf", "lam"):
         raise ConfigError(
-            f"augment is {settings.training.augment!r}, a paper's view of its own dataset; `fit` knows 'standard' and "
+            f"augment is {training.augment!r}, a paper's view of its own dataset; `fit` knows 'standard' and "
             "'none', and `view` says the rest."
         )
     for problem in training_problems(settings):
