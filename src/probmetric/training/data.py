@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 
@@ -133,16 +133,16 @@ class TrainingData:
         self._held: Tensor | None = None
         self.in_channels, self.image_size = self._read_sizes()
         self.eye = Eye(self._view.evaluation(), (self.in_channels, self.image_size))
-        batching = Batching(
-            settings.sampler, settings.batch_size, settings.images_per_class, steps=settings.steps_per_epoch
+        batching = Batching(settings.sampler, settings.batch_size, settings.images_per_class)
+        self._create_sampler = lambda steps: create_sampler(
+            replace(batching, steps=steps), self.labels.numpy(), seed, images.places
         )
-        self._create_sampler = lambda: create_sampler(batching, self.labels.numpy(), seed, images.places)
         if len(self.labels):
             _ = self._sampler  # what cannot be batched stops here
 
     @functools.cached_property
     def _sampler(self) -> Sampler:
-        return self._create_sampler()
+        return self._create_sampler(self.settings.steps_per_epoch)
 
     def _read_labels(self) -> None:
         labels, validation = self.sources["train"].labels, self.sources["val"].labels
@@ -233,7 +233,7 @@ class TrainingData:
 
     def training_pass(self) -> Pass:
         """Return one pass over the training images as training sees them: augmented, in the sampler's batches."""
-        chosen = [torch.from_numpy(batch) for batch in self._sampler.epoch(0)]
+        chosen = [torch.from_numpy(batch) for batch in self._create_sampler(None).epoch(0)]
         return Pass(lambda: ((images, labels) for _, images, labels in self._drawn(chosen, 0)))
 
     def plain_pass(self) -> Pass:
