@@ -19,6 +19,8 @@ def generalised_mean(maps: np.ndarray, p: float) -> np.ndarray:
 def test_gem_is_the_generalised_mean(p: float) -> None:
     found = GeM(p=p)(MAPS.float()).detach().double().numpy()
     np.testing.assert_allclose(found, generalised_mean(MAPS.numpy(), p), rtol=1e-5)
+    exact = GeM(p=p).double()(MAPS).detach().numpy()
+    np.testing.assert_allclose(exact, generalised_mean(MAPS.numpy(), p), rtol=1e-12)
 
 
 def test_gem_lies_between_average_and_maximum_and_learns_its_exponent() -> None:

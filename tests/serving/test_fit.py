@@ -115,8 +115,10 @@ def test_density_knows_every_training_image_whatever_the_steps(uncertainty):
         torch.testing.assert_close(references, means @ model.predictor.posterior["whitening"], rtol=1e-3, atol=1e-3)
 
 
-def test_a_posterior_is_fitted_to_one_pass_whatever_the_steps():
-    fitted = [train(uncertainty="laplace", epochs=0, steps_per_epoch=steps) for steps in (None, 1, 12)]
+@pytest.mark.parametrize("sampler", ["balanced", "episodic"])
+def test_a_posterior_is_fitted_to_one_pass_whatever_the_steps(sampler):
+    options = {"uncertainty": "laplace", "epochs": 0, "sampler": sampler}
+    fitted = [train(**options, steps_per_epoch=steps) for steps in (None, 1, 12)]
     curvatures = [model.predictor.posterior["weight_curvature"] for model in fitted]
     assert torch.equal(curvatures[1], curvatures[0])
     assert torch.equal(curvatures[2], curvatures[0])
@@ -276,6 +278,7 @@ class Wide(nn.Module):
         ({"learning_rate": float("nan")}, "learning_rate"),
         ({"uncertainty": "ensemble"}, "one encoder"),
         ({"selection": "refit"}, "validation"),
+        ({"uncertainty": {"name": "laplace", "scale": -0.5}}, "scale"),
         ({"patience": 3}, "patience waits for .* validation images"),
         ({"schedule": "plateau"}, "schedule 'plateau' waits for .* validation images"),
         ({"augment": "lam"}, "'lam', .* knows 'standard' and 'none'"),
@@ -341,6 +344,11 @@ def test_what_an_uncertainty_lacks_is_said_before_training(monkeypatch, options,
     monkeypatch.setattr(Trainer, "fit", lambda _: pytest.fail("trained"))
     with pytest.raises(ProbMetricError, match=says):
         train(encoder=Whole(), **options)
+
+
+def test_few_images_make_one_batch_of_pairs():
+    model = train(data=Blobs(0, per_class=3), sampler="pairs", images_per_class=5, epochs=1)
+    assert model.record.members[0].settings.training.batch_size == 18
 
 
 def test_what_an_uncertainty_cannot_be_fitted_to_is_said_in_a_sentence():

@@ -10,7 +10,9 @@ from uncertainty_helpers import TinyEncoder, tiny_batches
 from probmetric.losses import create_loss
 from probmetric.metrics import fit_temperature
 from probmetric.uncertainty import create_uncertainty
+from probmetric.uncertainty.mc_dropout import DropoutObjective
 from probmetric.uncertainty.softmax import doubt
+from probmetric.uncertainty.vmf import draws_its_own
 
 
 def classifier():
@@ -107,6 +109,16 @@ def test_vmf_samples_follow_the_norm():
     kappa = batch.concentration.double()
     numerator, denominator = (torch.from_numpy(special.ive(order, kappa.numpy())) for order in (2, 1))  # M = 4
     assert torch.allclose(cosine.double(), numerator / denominator, atol=0.03)
+
+
+def test_a_loss_that_draws_is_known_below_all_that_wraps_it():
+    wrapped = [
+        create_loss("threshold_consistent", num_classes=3, dim=4, base="cosine"),
+        create_loss("vmf", num_classes=3, dim=4),
+    ]
+    assert [draws_its_own(loss) for loss in wrapped] == [False, True]
+    assert [draws_its_own(DropoutObjective(loss, 0.2)) for loss in wrapped] == [False, True]
+    assert not draws_its_own(None)
 
 
 def test_vmf_probabilities_average_the_classifier_over_samples():

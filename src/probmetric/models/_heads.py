@@ -25,7 +25,7 @@ class GeM(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """Map (B, D, H, W) to (B, D)."""
-        powers = maps.float().clamp(min=self.eps).pow(self.p)
+        powers = maps.to(torch.promote_types(maps.dtype, torch.float32)).clamp(min=self.eps).pow(self.p)
         return powers.mean(dim=(2, 3)).pow(1.0 / self.p)
 
 

@@ -243,7 +243,8 @@ def _in_batches(settings: EncoderSettings, count: int) -> EncoderSettings:
     training = settings.training
     if count >= training.batch_size:
         return settings
-    largest = max(training.images_per_class, count // training.images_per_class * training.images_per_class)
+    whole = 2 if training.sampler == "pairs" else training.images_per_class
+    largest = max(whole, count // whole * whole)
     return settings.model_copy(update={"training": training.model_copy(update={"batch_size": largest})})
 
 

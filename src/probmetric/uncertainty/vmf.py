@@ -19,6 +19,7 @@ from torch import Tensor
 
 from probmetric.directional import VonMisesFisher
 from probmetric.losses import Loss
+from probmetric.losses._base import WrappingLoss
 from probmetric.registry import Range
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import DirectionalBatch, Predictor, Uncertainty
@@ -28,8 +29,9 @@ _ROWS = 1024
 
 def draws_its_own(loss: Loss | None) -> bool:
     """Return whether `loss` reports class probabilities as means over its own draws, not as a softmax of logits."""
-    inner = getattr(loss, "inner", loss)
-    return inner is not None and type(inner).probabilities is not Loss.probabilities
+    while isinstance(loss, WrappingLoss):
+        loss = loss.inner
+    return loss is not None and type(loss).probabilities is not Loss.probabilities
 
 
 @register

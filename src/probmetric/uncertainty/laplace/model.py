@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from probmetric.metrics.selective import accuracy_by_coverage
-from probmetric.registry import Positive, Range, When
+from probmetric.registry import NotNegative, Positive, Range, When
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import (
     DirectionalBatch,
@@ -146,7 +146,7 @@ class Laplace(LastLayerPosterior):
         self,
         *,
         structure: Literal["diagonal", "kronecker"] = "diagonal",
-        scale: Annotated[float, Range(low=-1)] = 1.0,
+        scale: NotNegative = 1.0,
         prior: Literal["fixed", "marginal_likelihood", "validation"] = "fixed",
         **shared: Any,
     ) -> None:
