@@ -21,6 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from probmetric.uncertainty.density import whitening
+
 HeadInit = Literal["pca", "whitening", "lda"]
 CHUNK = 2**14  # rows
 SHRINKAGE = {"whitening": 0.5, "lda": 0.3}
@@ -42,7 +44,7 @@ def initialise_head(head: nn.Linear, features: Tensor, labels: Tensor, kind: Hea
         axes, mean = _axes(_second_moment(F.normalize(part.double()) for part in features.split(CHUNK))), 0 * mean
     elif kind == "whitening":
         moment = _second_moment(part.double() - mean for part in features.split(CHUNK))
-        axes = _whitening(moment, SHRINKAGE[kind])
+        axes = whitening(moment, SHRINKAGE[kind]).flip(1)
     else:
         axes = _discriminants(features, labels, mean)
     kept = axes[:, : head.out_features].T
@@ -67,14 +69,6 @@ def _axes(matrix: Tensor) -> Tensor:
     return torch.linalg.eigh(matrix).eigenvectors.flip(1)
 
 
-def _whitening(covariance: Tensor, shrinkage: float) -> Tensor:
-    """Return W (D, D) with W^T S W = I for the shrunk covariance S, the widest axes first."""
-    width = covariance.trace() / len(covariance)
-    shrunk = (1 - shrinkage) * covariance + (shrinkage * width + 1e-12) * torch.eye(len(covariance)).double()
-    variances, axes = torch.linalg.eigh(shrunk)
-    return (axes / variances.sqrt()).flip(1)
-
-
 def _discriminants(features: Tensor, labels: Tensor, mean: Tensor) -> Tensor:
     """Return W (D, D), which whitens the features within the classes and sorts by what lies between them."""
     counts = torch.bincount(labels)
@@ -84,5 +78,5 @@ def _discriminants(features: Tensor, labels: Tensor, mean: Tensor) -> Tensor:
     means /= counts[:, None].clamp(min=1)
     parts = zip(features.split(CHUNK), labels.split(CHUNK), strict=True)
     within = _second_moment(part.double() - means[classes] for part, classes in parts)
-    whitening = _whitening(within, SHRINKAGE["lda"])
-    return whitening @ _axes(_second_moment([(means[counts > 0] - mean) @ whitening]))
+    white = whitening(within, SHRINKAGE["lda"]).flip(1)
+    return white @ _axes(_second_moment([(means[counts > 0] - mean) @ white]))

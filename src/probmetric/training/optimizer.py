@@ -156,11 +156,10 @@ def learning_rate_factor(settings: Training, epoch: int, fraction: float, metric
     return 1.0
 
 
-def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> float:
-    """Set every group's rate to `factor` times its base rate; returns the first group's."""
+def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    """Set every group's rate to `factor` times its base rate."""
     for group in optimizer.param_groups:
         group["lr"] = group["base_lr"] * factor
-    return float(optimizer.param_groups[0]["lr"])
 
 
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:

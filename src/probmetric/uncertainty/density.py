@@ -43,8 +43,8 @@ class Density(Uncertainty):
         if self.kind == "knn":
             return {"references": rows.cpu()}
         labels = torch.unique(torch.cat([y for _, y in batches]).to(rows.device), return_inverse=True)[1]
-        whitening, means = _whitened_classes(rows.double(), labels, self.shrinkage)
-        return {"references": (means @ whitening).float().cpu(), "whitening": whitening.float().cpu()}
+        axes, means = _whitened_classes(rows.double(), labels, self.shrinkage)
+        return {"references": (means @ axes).float().cpu(), "whitening": axes.float().cpu()}
 
     def describe(self, rows: Tensor, predictor: Predictor) -> DirectionalBatch:
         """Return directional distributions of raw embeddings (N, M)."""
@@ -63,8 +63,12 @@ def _whitened_classes(rows: Tensor, labels: Tensor, shrinkage: float) -> tuple[T
     counts = torch.bincount(labels)
     means = rows.new_zeros(len(counts), rows.shape[1]).index_add_(0, labels, rows) / counts[:, None]
     within = rows - means[labels]
-    covariance = within.T @ within / len(rows)
+    return whitening(within.T @ within / len(rows), shrinkage), means
+
+
+def whitening(covariance: Tensor, shrinkage: float) -> Tensor:
+    """Return W (M, M) with W^T S W = I for the shrunk covariance S, the narrowest axes first."""
     width = covariance.trace() / len(covariance)
     shrunk = (1 - shrinkage) * covariance + (shrinkage * width + 1e-12) * torch.eye(len(covariance)).to(covariance)
     variances, axes = torch.linalg.eigh(shrunk)
-    return axes / variances.sqrt(), means
+    return axes / variances.sqrt()

@@ -76,19 +76,19 @@ class CurvatureRule:
     def diagonal(self, batches: Iterable[Batch], scale: float) -> Posterior:
         """Return the summed curvature (Z, D') of a layer; dataset weights average over batches instead."""
         total: Tensor | None = None
-        used = terms = 0
+        used = 0
         for batch in batches:
             part, count = self.curvature(*batch)
             if count:
                 total = part.double() if total is None else total.add_(part)
-                used, terms = used + 1, terms + count
+                used += 1
         if total is None:
             raise ValueError(
                 f"no batch had a contributing pair (pairs={self.pairs!r}, triplets={self.triplets!r}, "
                 f"margin={self.margin}); fit needs batches with at least two images of a class and two classes."
             )
         factor = scale / used if self.pairs == "dataset" else scale
-        return {"weight_curvature": (total * factor).float().cpu(), "pairs": torch.tensor(terms)}
+        return {"weight_curvature": (total * factor).float().cpu()}
 
     def kronecker(self, batches: Iterable[Batch], scale: float) -> Posterior:
         """Return curvature in the Kronecker eigenbasis, and the basis. Reads the batches twice, so it holds them."""
