@@ -28,7 +28,7 @@ from probmetric.runs.plan import Run
 from probmetric.runs.source import is_own, module_digests
 from probmetric.trust import scores
 
-VERSIONS: dict[Step, int] = {"train": 1, "fit": 2, "embed": 3, "evaluate": 4}
+VERSIONS: dict[Step, int] = {"train": 1, "fit": 3, "embed": 3, "evaluate": 4}
 PRETRAINED = "pretrained"
 # What a step executes besides its components, by the module that drives it.
 DRIVERS: dict[Step, str] = {
