@@ -43,7 +43,7 @@ def fit_uncertainty(settings: RunSettings, made: Assembly, device: torch.device)
     if not create_uncertainty(settings.uncertainty.name, **settings.uncertainty.options).reads_images:
         encoder, data = on_features(made.settings, made.encoder, images, data, FEATURES)
         made = made._replace(encoder=encoder)
-    return made.fit_posterior(settings.uncertainty, data, settings.seed)
+    return data.fit_posterior(made, settings.uncertainty)
 
 
 def fit_posterior(run: Run) -> None:

@@ -369,7 +369,7 @@ def _posterior(made: Assembly, data: TrainingData, uncertainty: Component) -> Po
     if not create_uncertainty(uncertainty.name, **uncertainty.options).fits:
         return None
     try:
-        return made.fit_posterior(uncertainty, data, made.settings.seed)
+        return data.fit_posterior(made, uncertainty)
     except ValueError as error:
         raise ServingError(f"uncertainty {uncertainty.name!r} cannot be fitted: {error}") from error
 

@@ -3,7 +3,7 @@
 made = assemble(settings, data.sizes, device)            initial weights, drawn from the run's seed
 made = restored(settings, sizes, weights, misfit)        weights of a run folder or a model folder
 made = load_encoder("results/digits/arcface/seed0")      the same, of a finished run
-posterior = made.fit_posterior(uncertainty, data, seed)
+posterior = data.fit_posterior(made, uncertainty)        of `TrainingData`
 predictor = made.predictor(uncertainty, posterior, seed)
 """
 
@@ -29,7 +29,6 @@ from probmetric.uncertainty.ensemble import EncoderEnsemble
 
 if TYPE_CHECKING:
     from probmetric.config import Component
-    from probmetric.training.data import TrainingData
 
 Weights = dict[str, Tensor]
 
@@ -87,26 +86,6 @@ class Assembly(NamedTuple):
     def to(self, device: torch.device | str) -> Assembly:
         """Move both to `device`."""
         return self._replace(encoder=self.encoder.to(device), loss=None if self.loss is None else self.loss.to(device))
-
-    def fit_posterior(self, uncertainty: Component, data: TrainingData, seed: int) -> Posterior:
-        """Fit the posterior of an uncertainty.
-
-        Args:
-            uncertainty: name and options.
-            data: training and validation images, and where to compute.
-            seed: of the draws.
-
-        Raises:
-            ValueError: the uncertainty cannot be fitted to these images, this encoder or this loss.
-        """
-        made = create_uncertainty(uncertainty.name, **uncertainty.options)
-        return made.fit(
-            self.encoder,
-            data.plain_pass() if made.fits_each_image else data.training_pass(),
-            loss=self.loss,
-            generator=torch.Generator(device=data.device).manual_seed(seed),
-            validation=data.validation_pass(),
-        )
 
     def predictor(self, uncertainty: Component, posterior: Posterior | None, seed: int) -> Predictor:
         """Bind an uncertainty: images in, directional distributions out.

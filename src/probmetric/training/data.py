@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probmetric.config import ConfigError, EncoderSettings, Training
+from probmetric.config import Component, ConfigError, EncoderSettings, Training
 from probmetric.data import DataError, verify_digest
 from probmetric.data.choosing import Role, Use, open_for_choosing
 from probmetric.data.images import BATCH, Eye, ImageSource, ahead_of, batches, loading_threads, to_device
@@ -28,9 +28,10 @@ from probmetric.data.views import View, view_of
 from probmetric.data.views._base import Images, stacked
 from probmetric.io import sha256_file
 from probmetric.models import input_statistics
-from probmetric.training.assemble import Sizes
+from probmetric.training.assemble import Assembly, Sizes
 from probmetric.training.processes import ALONE, Processes
 from probmetric.training.seeds import generator_for
+from probmetric.uncertainty import Posterior, create_uncertainty
 
 IN_MEMORY_BYTES = 2 * 2**30
 VALUES_AT_ONCE = 2**19  # two megabytes of float32
@@ -250,6 +251,21 @@ class TrainingData:
         if not self.closed_set:
             labels = torch.unique(labels, return_inverse=True)[1] + self.num_classes
         return self._in_order("val", labels) if self.has_validation else None
+
+    def fit_posterior(self, made: Assembly, uncertainty: Component) -> Posterior:
+        """Fit the posterior of an uncertainty to an encoder and its loss.
+
+        Raises:
+            ValueError: the uncertainty cannot be fitted to these images, this encoder or this loss.
+        """
+        chosen = create_uncertainty(uncertainty.name, **uncertainty.options)
+        return chosen.fit(
+            made.encoder,
+            self.plain_pass() if chosen.fits_each_image else self.training_pass(),
+            loss=made.loss,
+            generator=torch.Generator(device=self.device).manual_seed(self.seed),
+            validation=self.validation_pass(),
+        )
 
     def _in_order(self, use: Use, labels: Tensor) -> Pass:
         parts = labels.split(BATCH) if len(labels) else ()
