@@ -64,8 +64,8 @@ class Candidate:
 def _by_class(run: RunFolder) -> Doubles:
     split = run.embeddings("val")
     values = retrieval_per_query(split["mean"], split["label"], ks=(1,), normalize=True)
-    asked = values["positives"] > 0
-    both, labels = np.stack([values["map_at_r"], values["recall_at_1"]], axis=1)[asked], split["label"][asked]
+    answered = values["positives"] > 0
+    both, labels = np.stack([values["map_at_r"], values["recall_at_1"]], axis=1)[answered], split["label"][answered]
     return np.stack([both[labels == label].mean(axis=0) for label in np.unique(labels)])
 
 

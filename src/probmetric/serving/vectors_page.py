@@ -151,16 +151,16 @@ def _lead(contents: Contents) -> dict[str, Any]:
 
 def _retrieval(contents: Contents) -> list[list[Any]]:
     """Measure retrieval of the gallery's rows, each asked among the others; of many some ask, and MAP@R is not told."""
-    gallery, asked = contents.gallery, dict[str, Answers]()
+    gallery, spaces = contents.gallery, dict[str, Answers]()
     with contextlib.suppress(CertificateError):  # each row is alone in its class
-        asked["as they are"] = gallery.left_out
+        spaces["as they are"] = gallery.left_out
         if gallery.dim <= LARGEST_WHITENED:
             whitened = {**gallery.record, "mean": _whitened(gallery.record["mean"])}
-            asked["whitened"] = calibration_answers(whitened, gallery.labels)
-    whole = all(answers.retrieval for answers in asked.values())
+            spaces["whitened"] = calibration_answers(whitened, gallery.labels)
+    whole = all(answers.retrieval for answers in spaces.values())
     return [
         [name, float(answers.right.mean()), *([float(answers.retrieval["map_at_r"].mean())] if whole else [])]
-        for name, answers in asked.items()
+        for name, answers in spaces.items()
     ]
 
 
