@@ -344,8 +344,8 @@ def test_what_is_free_stands_beside_what_the_methods_add(workspace):
 def test_what_a_method_adds_has_the_interval_of_the_table(workspace):
     """Over classes .05 +- .03, the values of two seeds .002 apart: hypot(.03, 12.706 * .001)."""
     ends = {"trust/free": 0.9, "trust/both": 0.95, "trust/added_low": 0.02, "trust/added_high": 0.08}
-    own = SURE | ends | {"trust/added": 0.05}
-    runs = {f"glyphs/own/seed{seed}": own for seed in range(2)}
+    metrics = SURE | ends | {"trust/added": 0.05}
+    runs = {f"glyphs/own/seed{seed}": metrics for seed in range(2)}
     context = replace(context_of(workspace, runs), metrics=("trust/added",))
     (row,) = next(iter(score_tables(context)["glyphs"])).rows
     assert row.added == "+0.051 [+0.018, +0.084]"

@@ -165,17 +165,17 @@ def test_splits_of_the_classes_and_kinds_of_noise_are_rows_of_one_experiment(tra
     for run, value in values.items():
         write_run(tracked.root, run, {"retrieval/recall_at_1": value})
     project(tracked, folders=[tracked.root / "results" / run for run in values])
-    found = {name: entry for (experiment, name), entry in content().items() if experiment == "glyphs"}
-    assert set(found) == {*values, "glyphs/a", "glyphs+nearest0.2/a"}
-    assert found["glyphs/a"]["name"] == "a (2 seeds of 2 splits)"
-    assert found["glyphs/a"]["metrics"]["retrieval/recall_at_1"][0][2] == pytest.approx(0.6)
-    assert found["glyphs+split1/a/seed0"]["name"] == "a seed0 split1"
-    noise = {name: entry["params"]["noise"] for name, entry in found.items()}
+    entries = {name: entry for (experiment, name), entry in content().items() if experiment == "glyphs"}
+    assert set(entries) == {*values, "glyphs/a", "glyphs+nearest0.2/a"}
+    assert entries["glyphs/a"]["name"] == "a (2 seeds of 2 splits)"
+    assert entries["glyphs/a"]["metrics"]["retrieval/recall_at_1"][0][2] == pytest.approx(0.6)
+    assert entries["glyphs+split1/a/seed0"]["name"] == "a seed0 split1"
+    noise = {name: entry["params"]["noise"] for name, entry in entries.items()}
     assert {name: text for name, text in noise.items() if "nearest" in name} == dict.fromkeys(
         ("glyphs+nearest0.2/a/seed0", "glyphs+nearest0.2/a"), "nearest0.2"
     )
     assert noise["glyphs/a/seed0"] == noise["glyphs/a"] == "0"
-    assert {entry["tags"]["probmetric.dataset"] for entry in found.values()} == {"glyphs"}
+    assert {entry["tags"]["probmetric.dataset"] for entry in entries.values()} == {"glyphs"}
 
 
 def test_one_more_seed_renews_its_own_parent_alone(few):

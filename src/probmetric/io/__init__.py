@@ -208,7 +208,7 @@ def read_yaml(path: str | Path, fix: str = "restore it, or run the step that wri
 
 
 def _refusing_repeats(loader: Any) -> Any:
-    """Return the YAML loader `loader` for one file, except that a key that stands twice in a mapping is an error."""
+    """Return a loader for one file that reads as the YAML loader `loader`, and refuses a key that stands twice."""
     import yaml
 
     checked = set[yaml.MappingNode]()  # what others merge (<<) is seen again, then with what it merges itself

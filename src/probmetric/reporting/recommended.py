@@ -20,7 +20,7 @@ from probmetric.metrics.statistics import holm, paired_test
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.settings import frozen_baselines
 from probmetric.retrieval.measures import retrieval_per_query
-from probmetric.retrieval.votes import answerable
+from probmetric.retrieval.votes import with_partner
 from probmetric.runs.folder import RunFolder
 
 LEVEL = 0.05
@@ -107,7 +107,7 @@ def candidates(context: ReportContext) -> dict[str, list[Candidate]]:
 
 def _validates(run: RunFolder) -> bool:
     chosen = run.find("settings.training.selection", default="validation")
-    return chosen == "validation" and bool(answerable(run.tensors("val", "label").get("label", ())).any())
+    return chosen == "validation" and bool(with_partner(run.tensors("val", "label").get("label", ())).any())
 
 
 def recommendation(context: ReportContext) -> str:

@@ -52,13 +52,13 @@ def retrieval_votes(samples: Any, labels: Any) -> tuple[Doubles, Bools]:
         ValueError: there is no such query.
     """
     predicted, confidence = neighbour_votes(samples, labels)
-    kept = answerable(labels)
+    kept = with_partner(labels)
     if not kept.any():
         raise ValueError("no class has two images, so that no query has a right answer; nothing can be calibrated.")
     return confidence[kept], (predicted == arrays.to_numpy(labels))[kept]
 
 
-def answerable(labels: Any) -> Bools:
+def with_partner(labels: Any) -> Bools:
     """Return which images (N,) with these `labels` have another of their class."""
     _, numbers, counts = np.unique(arrays.to_numpy(labels), return_inverse=True, return_counts=True)
     return np.asarray(counts[numbers] > 1)

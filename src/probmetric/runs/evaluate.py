@@ -55,7 +55,7 @@ from probmetric.metrics.units import ByUnit, Images, mean_of, of_mean, resampled
 from probmetric.metrics.verification import Pairs, error_versus_discard, verification_metrics
 from probmetric.retrieval.measures import retrieval_per_query, summarize
 from probmetric.retrieval.problem import JUNK
-from probmetric.retrieval.votes import answerable, retrieval_votes, sampled_retrieval_metrics, vote_reliability
+from probmetric.retrieval.votes import retrieval_votes, sampled_retrieval_metrics, vote_reliability, with_partner
 from probmetric.runs.folder import Embeddings, RunFolder, Split
 from probmetric.runs.places import SUBTASKS, Places
 from probmetric.runs.roles import Asked, Roles
@@ -464,7 +464,7 @@ def _sampled(results: Results, test: Embeddings, settings: Evaluation) -> None:
     calibration, votes = vote_reliability(confidence, correct)
     results.add("calibration", calibration)
     results.add_diagram("retrieval_reliability", votes)
-    units = results.units[answerable(test["label"])]
+    units = results.units[with_partner(test["label"])]
     error = resampled(lambda rows: vote_reliability(confidence[rows], correct[rows])[1].error("l1"), units)
     results.by_unit.add_error("calibration/retrieval_ece", error, len(np.unique(units)))
     drawn = sampled_retrieval_metrics(test["samples"][:, :SAMPLED_SETS], test["label"], ks=settings.ks)

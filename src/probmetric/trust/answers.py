@@ -155,17 +155,18 @@ def error_aurocs(answers: Answers) -> dict[str, float]:
     }
 
 
-def stranger_aurocs(known: Answers, strangers: Answers) -> dict[str, float]:
-    """Compare every doubt of answers to `known` queries, those that are `asked`, with that of answers to strangers.
+def stranger_aurocs(familiar: Answers, strangers: Answers) -> dict[str, float]:
+    """Compare every doubt of answers to `familiar` queries, those that are `asked`, with that of answers to strangers.
 
     Returns:
-        `auroc_<score>`, strangers against known; `scod_auroc[_<score>]`, strangers and wrong answers against right.
+        `auroc_<score>`, strangers against familiar ones; `scod_auroc[_<score>]`, strangers and wrong answers against
+        right ones.
     """
-    known = known.rows(known.asked)
-    right, wrong = known.right, ~known.right
-    aurocs = {f"auroc_{name}": auroc(doubt, strangers.doubts[name]) for name, doubt in known.doubts.items()}
-    pairs = {"": (known.own, strangers.own)}
-    pairs |= {f"_{name}": (doubt, strangers.doubts[name]) for name, doubt in known.doubts.items()}
+    familiar = familiar.rows(familiar.asked)
+    right, wrong = familiar.right, ~familiar.right
+    aurocs = {f"auroc_{name}": auroc(doubt, strangers.doubts[name]) for name, doubt in familiar.doubts.items()}
+    pairs = {"": (familiar.own, strangers.own)}
+    pairs |= {f"_{name}": (doubt, strangers.doubts[name]) for name, doubt in familiar.doubts.items()}
     for suffix, (doubt, strange) in pairs.items() if right.any() else ():
         aurocs[f"scod_auroc{suffix}"] = auroc(doubt[right], np.concatenate([doubt[wrong], strange]))
     return aurocs
