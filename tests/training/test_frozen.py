@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import os
 from pathlib import Path
@@ -417,6 +418,18 @@ def test_a_run_with_low_rank_changes_and_an_average_is_written(digits: Path, tmp
     assert set(was) == set(now)
     name = "backbone.blocks.0.attn.qkv.weight"
     assert torch.linalg.matrix_rank(now[name] - was[name]) == 2
+
+
+def test_a_training_that_is_interrupted_leaves_plain_layers(digits: Path, tmp_path: Path) -> None:
+    made = trainer(digits, tmp_path, transformer(), lora=2)
+
+    def interrupt(_row: object) -> None:
+        raise KeyboardInterrupt
+
+    made.conduct = dataclasses.replace(made.conduct, on_epoch=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        made.fit()
+    assert set(made.encoder.state_dict()) == set(transformer().state_dict())
 
 
 def test_low_rank_changes_want_linear_layers(digits: Path, tmp_path: Path) -> None:

@@ -227,6 +227,21 @@ def test_refit_trains_as_many_epochs_again_on_training_and_validation_images(dig
     assert not (again / "state").exists() or not list((again / "state").iterdir())
 
 
+def test_refit_repeats_the_rates_of_the_first_training(
+    digits_open: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second training has no validation images by which it could see a plateau."""
+    metrics = iter([0.5, 0.4, 0.3, 0.2, 0.9, 0.1])
+    monkeypatch.setattr("probmetric.training.loop.validate", lambda *_: next(metrics))
+    rates: list[float] = []
+    settings = quick_settings(
+        dataset="digits_open", selection="refit", epochs=6, schedule="plateau", plateau_patience=1, gamma=0.5
+    )
+    folder = train(settings, digits_open, tmp_path / "run", on_epoch=lambda row: rates.append(row["lr"]))
+    assert [rate / rates[0] for rate in rates] == [1, 1, 1, 0.5, 0.5, 0.5] + [1, 1, 1, 0.5, 0.5]
+    assert len(read_history(folder)) == 6
+
+
 def test_test_images_cannot_be_opened_by_what_chooses(digits: Path) -> None:
     settings = quick_settings().training
     data = TrainingData(training_images(digits, settings), settings, seed=0, device=CPU)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from pathlib import Path
 
@@ -42,11 +43,12 @@ def place(folder: Path) -> Path:
 
 
 def declare_prepared(folder: Path) -> None:
-    """Digest files of every dataset and of its noisy variants: all a plan looks at."""
+    """Digest files of every dataset, of its noisy variants and other splits: all a plan looks at."""
     params: Params = load(Params, folder / "params.yaml")
+    noises = ("", *(f"+{noise}" for noise in params.noise.variants))
     for name in dataset_names(params):
-        for variant in (name, *(f"{name}+{noise}" for noise in params.noise.variants)):
-            digest = folder / params.data.prepared / variant / "digest"
+        for split, noise in itertools.product(("", "+split1", "+split2"), noises):
+            digest = folder / params.data.prepared / f"{name}{split}{noise}" / "digest"
             digest.parent.mkdir(parents=True)
             digest.write_text("0 nothing\n")
 

@@ -86,7 +86,7 @@ class Trainer:
     """Trains one encoder with one loss; `fit` runs, or continues, to the end."""
 
     def __init__(
-        self, encoder: Encoder, loss: Loss, data: TrainingData, conduct: Conduct, *, stop_after: int | None = None
+        self, encoder: Encoder, loss: Loss, data: TrainingData, conduct: Conduct, *, first: Progress | None = None
     ) -> None:
         """Prepare training.
 
@@ -95,11 +95,11 @@ class Trainer:
             loss: the loss, there too.
             data: training and validation images, settings, seed and device; knows this process's share of the images.
             conduct: where the state is kept, what is shown, when to stop.
-            stop_after: end after so many epochs of the schedule; None: after all.
+            first: the training that this one repeats, on more images, to its best epoch and at its rates.
         """
         self.settings, self.encoder, self.loss, self.data = data.settings, encoder, loss, data
         self.seed, self.device, self.processes = data.seed, data.device, data.processes
-        self.conduct, self.stop_after = conduct, stop_after
+        self.conduct, self.first = conduct, first
         check_selection(data, self.settings.selection_metric)
         self.precision = resolve_precision(self.settings.precision, self.device)
         if self.settings.lora is not None:
@@ -132,8 +132,19 @@ class Trainer:
 
     def fit(self) -> Progress:
         """Train to the end or until patience runs out; `best` then holds the selected weights, `last` the last ones."""
-        if not self._restore():
-            self._warm_start()
+        try:
+            if not self._restore():
+                self._warm_start()
+            self._train()
+            if warning := self.progress.warning:
+                log.warning("%s; choose another training.selection_metric or more validation images", warning)
+            self.last = weights_of(*self._measured)  # an average cannot be read any more once the encoder is merged
+        finally:
+            merge(self.encoder)
+        return self.progress
+
+    def _train(self) -> None:
+        """Train the epochs that are left."""
         wanted, largest = self.settings.batch_size, max(map(len, self.data.batches(0)), default=0)
         if largest < wanted:
             log.warning("training.batch_size %d is cut to %d: the training images make no larger one", wanted, largest)
@@ -141,11 +152,6 @@ class Trainer:
             while not self.progress.finished:
                 self.train_epoch(bar)
                 self.end_epoch(bar)
-        if warning := self.progress.warning:
-            log.warning("%s; choose another training.selection_metric or more validation images", warning)
-        self.last = weights_of(*self._measured)  # an average cannot be read any more once the encoder is merged
-        merge(self.encoder)
-        return self.progress
 
     def train_epoch(self, bar: tqdm) -> None:
         """Take the steps of an epoch, or what is left of them."""
@@ -224,7 +230,8 @@ class Trainer:
         """Return the learning rates now, as a multiple of the base rates."""
         progress = self.progress
         passed = progress.step_in_epoch / self.data.steps_per_epoch
-        return learning_rate_factor(self.settings, progress.epoch, passed, progress.metrics)
+        metrics = self.first.metrics_before(progress.epoch) if self.first else progress.metrics
+        return learning_rate_factor(self.settings, progress.epoch, passed, metrics)
 
     def _loss_of(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return the whole batch's loss, labels (B,), of outputs (B, M) or (B, D)."""
@@ -249,7 +256,7 @@ class Trainer:
     def end_epoch(self, bar: tqdm) -> None:
         """Validate, write the epoch's row, select weights, decide whether to go on, checkpoint."""
         progress, settings = self.progress, self.settings
-        last = progress.epoch + 1 == (self.stop_after or settings.epochs)
+        last = progress.epoch == (self.first.best_epoch if self.first else settings.epochs - 1)
         self._record(self._select(last=last), bar)
         stopped = 0 < settings.patience <= progress.waited
         progress.finished = last or stopped

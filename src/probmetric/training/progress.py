@@ -46,6 +46,10 @@ class Progress:
             self.skipped += 1
             self.skipped_in_a_row += 1
 
+    def metrics_before(self, epoch: int) -> list[float]:
+        """Return the validation metrics of the epochs before this one, in order."""
+        return [row["val_metric"] for row in self.history[:epoch] if row["val_metric"] is not None]
+
     @property
     def waited(self) -> int:
         """Validations since the metric last improved."""

@@ -107,7 +107,7 @@ def train_run(
         final = first
         fitted = first.done.history or settings.training.head_init != "random"
         if settings.training.selection == "refit" and fitted:
-            final = run.fit("pooled", state / "refit", conduct, stop_after=first.done.best_epoch + 1)
+            final = run.fit("pooled", state / "refit", conduct, first=first.done)
         if writes:
             run.write(writes, first, final)
     for folder in (state / "refit", state) if writes else ():
@@ -173,7 +173,7 @@ class _Run:
     features: Path | None
 
     def fit(
-        self, role: Role, state_folder: Path, conduct: Mapping[str, Any], *, stop_after: int | None = None
+        self, role: Role, state_folder: Path, conduct: Mapping[str, Any], *, first: Progress | None = None
     ) -> _Fitted:
         """Train from the run's initial weights on the splits `role` may see."""
         settings, training = self.settings, self.settings.training
@@ -191,7 +191,7 @@ class _Run:
         if self.processes.several and training.batch_norm == "train":
             synchronise_batch_norm(trained, self.device)
         identity = _identity(settings, data, encoder, self.code)
-        trainer = Trainer(trained, loss, read, Conduct(checkpoints, identity, **conduct), stop_after=stop_after)
+        trainer = Trainer(trained, loss, read, Conduct(checkpoints, identity, **conduct), first=first)
         done = trainer.fit()
         whole = weights_of(encoder, loss)  # of which the trainer may have seen the head alone
         return _Fitted(data, encoder, whole | trainer.best, whole | trainer.last, done, checkpoints)
