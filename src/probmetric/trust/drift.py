@@ -61,7 +61,7 @@ class Report:
     def text(self) -> str:
         """A line for people."""
         if self.alarm is None:
-            return f"{self.queries} queries, no change found; evidence {self.evidence:.2g} of the 1 that is an alarm"
+            return f"{self.queries} queries, no change found; evidence {self.evidence:.2g} (1 is an alarm)"
         return f"{self.queries} queries; the doubts {self.alarm.doubts}: alarm at query {self.alarm.query}"
 
 

@@ -64,7 +64,7 @@ class SpotChecks:
         """A line for people."""
         counted = f"{self.errors} of {self.checks} checked answers are wrong"
         if self.alarm is None:
-            return f"{counted}; the promise may hold; evidence {self.evidence:.2g} of the 1 that is an alarm"
+            return f"{counted}; the promise may hold; evidence {self.evidence:.2g} (1 is an alarm)"
         return f"{counted}: more than was promised, alarm at check {self.alarm}"
 
 
