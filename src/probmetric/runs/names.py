@@ -22,7 +22,7 @@ FEATURES = Path("state/features")
 EPOCHS = "training.epochs="  # how the override of a run's length begins
 _SEED = re.compile(r"seed([0-9]{1,19})")
 _NOISE = re.compile(r"(?P<dataset>.+?)(?:\+noise(?P<rate>[0-9]*\.?[0-9]+))?")
-_SPLIT = re.compile(r"\+(?:split|fold)([1-9][0-9]{0,3})(?=\+|$)")
+_SPLIT = re.compile(r"(\+(?:split|fold)([1-9][0-9]{0,3}))(?=\+|$)")
 NoiseKind = Literal["uniform", "nearest"]
 _LABEL_NOISE = re.compile(r"(?P<kind>noise|uniform|nearest)(?P<rate>[0-9]*\.?[0-9]+)(?:s(?P<seed>[0-9]{1,19}))?")
 
@@ -42,9 +42,8 @@ def split_data_name(name: str) -> tuple[str, str]:
 
     Another split of the classes is part of the dataset: `glyphs+split1+noise0.2` -> (`glyphs+split1`, `noise0.2`).
     """
-    split = _SPLIT.search(name)
-    dataset, _, noise = _SPLIT.sub("", name).partition("+")
-    return f"{dataset}{split[0] if split else ''}", noise
+    dataset, _, noise = without_split(name).partition("+")
+    return "".join([dataset, *(split for split, _ in _SPLIT.findall(name))]), noise
 
 
 def noise_text(name: str) -> str:
@@ -64,8 +63,7 @@ def with_fold(dataset: str, fold: int) -> str:
 
 def class_split(name: str) -> int:
     """Return which split (or fold) of the classes a prepared folder's name tells; 0 is the dataset's own."""
-    split = _SPLIT.search(name)
-    return int(split[1]) if split else 0
+    return next((int(number) for _, number in _SPLIT.findall(name)), 0)
 
 
 def without_split(name: str) -> str:
