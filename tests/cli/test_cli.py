@@ -74,6 +74,8 @@ def test_neither_planning_nor_a_run_imports_tables():
         (["monitor", "c.json", "log.csv", "--false-alarms", "0.1"], "--false-alarms says nothing of doubts"),
         (["report", "dmo"], "did you mean 'demo'"),
         (["prepare", "digit"], "did you mean 'digits'"),
+        (["prepare", "glyphs+split1"], "`probmetric data ensure glyphs+split1` makes both"),
+        (["prepare", "glyphs+noise0.2"], "`probmetric data ensure glyphs+noise0.2` makes both"),
         (["doctor", "no/such/folder"], "no/such/folder"),
         (["doctor", "not\udcffutf8"], "not\\udcffutf8"),
         (["status", ""], "an argument is empty"),

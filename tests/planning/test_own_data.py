@@ -386,6 +386,22 @@ def shop(project) -> Params:
     return params
 
 
+def test_a_folder_called_after_a_split_that_it_is_not_of_is_made_again(project):
+    photos(project / "photos", classes=24)
+    assert cli.main(["init", "photos", "--name", "shop", "--quick"]) == 0
+    params, prepared = load(Params, "params.yaml"), project / "data/prepared"
+    ensure(params, "shop+split1+noise0.2")
+    split = load_manifest(prepared / "shop+split1").split
+    shutil.rmtree(prepared / "shop+split1")
+    shutil.copytree(prepared / "shop", prepared / "shop+split1")
+    why = "its classes are split in another way than its name says"
+    assert outdated(params, "shop+split1") == outdated(params, "shop+split1+noise0.2") == why
+    ensure(params, "shop+split1")
+    assert (load_manifest(prepared / "shop+split1").split == split).all()
+    assert not (load_manifest(prepared / "shop").split == split).all()
+    assert outdated(params, "shop+split1") == outdated(params, "shop+split1+noise0.2") == ""
+
+
 def test_what_is_prepared_is_prepared_again_after_a_change_of_its_photos_or_options(project):
     params = shop(project)
     prepared = project / "data/prepared"

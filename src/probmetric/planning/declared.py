@@ -210,6 +210,8 @@ def outdated(params: Params, name: str) -> str:
         return changed
     if before and not same_images(summary, read_summary(folder.with_name(before))):
         return f"dataset {before} was prepared again"
+    if class_split(name) != summary.get("class_split", 0):
+        return "its classes are split in another way than its name says"
     return _differing(params, clean, folder.with_name(clean), summary)
 
 
@@ -292,7 +294,13 @@ def _changed(had: Mapping[str, Any], has: Mapping[str, Any], options: Mapping[st
 
 
 def prepare(params: Params, name: str, *, output: Path | None = None, raw: Path | None = None, progress: bool) -> Path:
-    """Prepare dataset `name` as params.yaml describes it; returns the prepared folder."""
+    """Prepare dataset `name` as params.yaml describes it; returns the prepared folder.
+
+    Raises:
+        FileError: it is a variant, which is made of another dataset, or no dataset has that name.
+    """
+    if "+" in name:
+        raise FileError(f"{name} is made of a prepared dataset: `probmetric data ensure {name}` makes both.")
     declared, folders = data_source(params, name), params.data
     options: dict[str, Any] = dict(declared.options)
     return prepare_dataset(
