@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 import shlex
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 import yaml
 from PIL import Image
 
@@ -21,14 +23,18 @@ from probmetric import cli
 from probmetric.config import Params, load
 from probmetric.data.manifest import DataError, load_manifest
 from probmetric.io import FileError, alone, read_yaml, write_json, write_tensors, write_yaml
+from probmetric.models import create_encoder
 from probmetric.planning import own_data
 from probmetric.planning.declared import ensure, outdated
 from probmetric.planning.expansion import plan_experiment
 from probmetric.planning.experiments import every_method
 from probmetric.planning.own_data import start
-from probmetric.planning.own_methods import NETWORK, Measured, of_photos
+from probmetric.planning.own_methods import NETWORK, LastStages, Measured, last_stages, of_photos
 
 ROOT = Path(__file__).parents[2]
+QUICK = dict.fromkeys(["frozen", "whitening", "lda", "head_arcface", "late_proxy_anchor"], 1)
+WHOLE = ["tuned_arcface", "tuned_proxy_anchor"]
+LATE = LastStages("blocks.4", step=0.25, size=4 * 80 * 8 * 8)
 
 
 @pytest.fixture
@@ -56,7 +62,7 @@ def test_a_folder_becomes_runs(project, capsys, classes, split):
     assert cli.main(["init", "photos", "--name", "shop", "--on-error", "skip"]) == 0
     said = capsys.readouterr().out
     assert f"{4 * classes} of {classes} classes" in said
-    assert "Plan (tf_efficientnet_lite0.in1k, published weights, 128 x 128 pixels): 8 runs, about " in said
+    assert "Plan (tf_efficientnet_lite0.in1k, published weights, 128 x 128 pixels): 9 runs, about " in said
     assert ("classes validate" in said) == ("of 24 classes, the others measure it" in said) == (classes == 24)
     text = (project / "params.yaml").read_text()
     added = set(text.splitlines()) - set(before.splitlines())
@@ -64,11 +70,12 @@ def test_a_folder_becomes_runs(project, capsys, classes, split):
     options = ", ".join([f"split: {kind}", "on_error: skip", *larger])
     assert added == {f"    shop: {{source: folder, raw: photos, {options}}}"}
     runs = {run.name: run.settings for run in plan_experiment(load(Params, "params.yaml"), "shop").runs}
-    assert len(runs) == 8
+    assert len(runs) == 9
     assert runs.keys() >= {
         "shop/shop-frozen/seed0",
         "shop/shop-lda/seed0",
         "shop/shop-head_arcface/seed2",
+        "shop/shop-late_proxy_anchor/seed0",
         "shop/shop-tuned_arcface/seed0",
     }
     assert all(settings.pretrained is True for settings in runs.values())
@@ -97,12 +104,9 @@ def test_damaged_photographs_are_named_before_anything_is_written(project, capsy
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--quick"], {"frozen": 1, "whitening": 1, "lda": 1, "head_arcface": 1}),
-        (["--quick", "--scratch"], {"frozen": 1, "whitening": 1, "lda": 1, "head_arcface": 1, "scratch_arcface": 1}),
-        (
-            ["--full"],
-            {"frozen": 1, "whitening": 1, "lda": 1, "head_arcface": 3, "tuned_arcface": 3, "tuned_proxy_anchor": 3},
-        ),
+        (["--quick"], QUICK),
+        (["--quick", "--scratch"], QUICK | {"scratch_arcface": 1}),
+        (["--full"], QUICK | dict.fromkeys(["head_arcface", "late_proxy_anchor", *WHOLE], 3)),
     ],
 )
 def test_more_or_less_is_planned(project, arguments, expected):
@@ -126,14 +130,40 @@ def test_more_or_less_is_planned(project, arguments, expected):
 )
 def test_few_images_are_seen_more_often_when_a_whole_network_trains(training, steps, seen):
     """At least 24 steps an epoch, but not more than three passes; what `init` says of the time knows it."""
-    rows = of_photos(NETWORK, training=training, extent="usual", scratch=False)
-    tuned = rows["tuned_arcface"]
+    planned = functools.partial(of_photos, NETWORK, LATE, images=training, training=training, scratch=False)
+    rows = planned(extent="usual")
+    tuned, late = rows["tuned_arcface"], rows["late_proxy_anchor"]
     assert tuned.settings["training"].get("steps_per_epoch") == steps
+    assert late.settings["training"].get("steps_per_epoch") == steps
     assert "steps_per_epoch" not in rows["head_arcface"].settings["training"]
-    full = of_photos(NETWORK, training=training, extent="full", scratch=False)["tuned_arcface"].settings["training"]
-    assert full == tuned.settings["training"] | {"epochs": 20}
-    seconds = Measured(forward=0.0, step=1.0).seconds(tuned, images=training, training=training)
-    assert seconds == seen + 15.0, "a second each, and what any evaluation takes"
+    assert planned(extent="full")["tuned_arcface"].settings["training"] == tuned.settings["training"] | {"epochs": 20}
+    measured = Measured(forward=0.0, step=1.0, last=LATE)
+    seconds = [measured.seconds(row, images=training, training=training) for row in (tuned, late)]
+    assert seconds == [seen + 15.0, pytest.approx(0.6 * 0.25 * seen + 15.0)], "what any evaluation takes, and each step"
+
+
+def test_last_stages_train_alone_where_what_comes_before_fits():
+    """20,480 bytes an image of the network of `init`, at 128 pixels: a fifth of a million images are 4 GB."""
+    planned = functools.partial(of_photos, NETWORK, training=100, extent="quick", scratch=False)
+    settings = planned(LATE, images=195_312)["late_proxy_anchor"].settings["training"]
+    assert (settings["train_from"], settings["augment"], settings["batch_norm"]) == ("blocks.4", "none", "frozen")
+    assert "late_proxy_anchor" not in planned(LATE, images=195_313)
+    assert "late_proxy_anchor" not in planned(None, images=100)
+
+
+@pytest.mark.parametrize(
+    ("tag", "part", "size"),
+    [
+        ("tf_efficientnet_lite0", "blocks.4", 4 * 80 * 8 * 8),
+        ("resnet10t", "layer3", 4 * 128 * 16 * 16),
+        ("vit_tiny_patch16_224", None, 0),
+    ],
+)
+def test_last_stages_of_a_network_are_those_of_its_two_lowest_resolutions(tag, part, size):
+    encoder = create_encoder("timm", dim="features", image_size=128, tag=tag).eval()
+    last = last_stages(encoder, torch.zeros(2, 3, 128, 128))
+    assert (last and last.part) == part
+    assert part is None or (last.size == size and last.step > 0)
 
 
 def test_without_weights_it_is_said_what_to_install(project, capsys, monkeypatch):

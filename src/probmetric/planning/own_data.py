@@ -121,7 +121,14 @@ def _declare(wish: Wish, source: str) -> str:
     rows = (
         of_vectors(extent=wish.extent)
         if speed is None
-        else of_photos(wish.network, training=_count(table, "train"), extent=wish.extent, scratch=wish.scratch)
+        else of_photos(
+            wish.network,
+            speed.last,
+            images=len(table.columns["split"]),
+            training=_count(table, "train"),
+            extent=wish.extent,
+            scratch=wish.scratch,
+        )
     )
     rows = named(rows, name)
     many = source == "embeddings" and len(table.columns["split"]) > 2 * MOST_TESTED

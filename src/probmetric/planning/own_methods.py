@@ -1,7 +1,7 @@
 """What `probmetric init` plans for data of one's own: methods in the order of what they cost, and what each will take.
 
-photographs   frozen features; whitening, LDA and an ArcFace head on them; the whole network fine-tuned with ArcFace and
-              ProxyAnchor; from scratch only where asked for
+photographs   frozen features; whitening, LDA and an ArcFace head on them; the network's last stages fine-tuned with
+              ProxyAnchor; the whole network with ArcFace and ProxyAnchor; from scratch only where asked for
 vectors       as they are; whitening, LDA and an ArcFace head; the head with Laplace and PFE
 """
 
@@ -11,21 +11,25 @@ import functools
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from probmetric.config import ConfigError, Training, fine_tuning
 
 if TYPE_CHECKING:
     import torch
 
+    from probmetric.models import Encoder
+
 Extent = Literal["quick", "usual", "full"]
 NETWORK = "tf_efficientnet_lite0.in1k"
 PIXELS = 128
 FROZEN = "frozen"
 TIMED = 16  # images of the batch that is timed
+MOST_KEPT = 4e9  # bytes of what the first stages make of the images: on disk, and in memory while it trains
 
 Settings = dict[str, Any]
 _NO_TRAINING = {"epochs": 0}
+_LAST_STAGES = {"augment": "none", "epochs": 6}
 _HEAD = {"head_init": "lda", "augment": "none", "optimizer": "adamw", "learning_rate": 1e-5, "epochs": 5}
 
 
@@ -43,15 +47,19 @@ class Row:
     settings: Settings
     seeds: int
     what: str
-    cost: Literal["features", "head", "fine-tuned", "scratch"] = "head"
+    cost: Literal["features", "head", "last stages", "fine-tuned", "scratch"] = "head"
 
 
-def of_photos(tag: str, *, training: int, extent: Extent, scratch: bool) -> dict[str, Row]:
+def of_photos(
+    tag: str, last: LastStages | None, *, images: int, training: int, extent: Extent, scratch: bool
+) -> dict[str, Row]:
     """Return method -> row for photographs.
 
     Args:
         tag: of the network in timm.
-        training: how many images train.
+        last: its last stages; None where they do not train alone.
+        images: how many images there are.
+        training: how many of them train.
         extent: how much is planned.
         scratch: whether a small net is trained from scratch, too.
     """
@@ -59,11 +67,14 @@ def of_photos(tag: str, *, training: int, extent: Extent, scratch: bool) -> dict
     network = {"backbone": {"name": "timm", "tag": tag}, "dim": "features", **seen}
     headless = {"backbone": {"name": "timm", "tag": tag, "head": "none"}, **seen}
     rows = _on_features(headless, network, {"freeze": "trunk"}, extent)
-    longer = {"epochs": 20} if extent == "full" else {}
-    tuned = network | {"training": fine_tuning(training) | longer}
+    seeds, whole = 3 if extent == "full" else 1, fine_tuning(training)
+    if last is not None and images * last.size <= MOST_KEPT:
+        late = {"loss": "proxy_anchor", **network, "training": whole | _LAST_STAGES | {"train_from": last.part}}
+        settings = {"label": "ProxyAnchor, last stages fine-tuned", **late}
+        rows["late_proxy_anchor"] = Row(settings, seeds, "fine-tunes the last stages of the network", "last stages")
+    tuned = network | {"training": whole | ({"epochs": 20} if extent == "full" else {})}
     for loss, name in (("arcface", "ArcFace"), ("proxy_anchor", "ProxyAnchor")) if extent != "quick" else ():
         settings = {"label": f"{name}, fine-tuned", "loss": loss, **tuned}
-        seeds = 3 if extent == "full" else 1
         rows[f"tuned_{loss}"] = Row(settings, seeds, "fine-tunes the whole network", "fine-tuned")
     if scratch:
         small = {"label": "ArcFace, small net from scratch", "loss": "arcface", "backbone": "compact"}
@@ -105,6 +116,20 @@ def named(rows: Mapping[str, Row], dataset: str) -> dict[str, Row]:
     return renamed
 
 
+class LastStages(NamedTuple):
+    """The stages of a network that work at its two lowest resolutions.
+
+    Attributes:
+        part: name of the first one of them.
+        step: seconds per image, a training step of them on one core.
+        size: bytes of what reaches them of one image.
+    """
+
+    part: str
+    step: float
+    size: float
+
+
 @dataclass(frozen=True)
 class Measured:
     """What was measured of a network on one core of this machine.
@@ -112,10 +137,12 @@ class Measured:
     Attributes:
         forward: seconds per image, features.
         step: seconds per image, a training step of the whole network.
+        last: its last stages; None where they do not train alone.
     """
 
     forward: float
     step: float
+    last: LastStages | None = None
 
     def seconds(self, row: Row, *, images: int, training: int) -> float:
         """Return what a row will take on one core: training, embedding and evaluation of all its seeds."""
@@ -124,6 +151,7 @@ class Measured:
         each = {
             "features": images * self.forward,
             "head": 3.0,
+            "last stages": seen * (self.last.step if self.last else 0.0) + images * self.forward,
             "fine-tuned": seen * self.step + images * self.forward,
             "scratch": seen * self.forward,
         }[row.cost]
@@ -159,7 +187,27 @@ def measured(tag: str) -> Measured:
     encoder = encoder.eval().to(memory_format=torch.channels_last)
     images = torch.zeros(TIMED, 3, PIXELS, PIXELS).contiguous(memory_format=torch.channels_last)
     forward, step = (_timed(functools.partial(work, encoder, images)) for work in (_forward, _step))
-    return Measured(forward / TIMED, step / TIMED)
+    return Measured(forward / TIMED, step / TIMED, last_stages(encoder, images))
+
+
+def last_stages(encoder: Encoder, images: torch.Tensor) -> LastStages | None:
+    """Return the last stages of a timm network in evaluation mode, timed on `images` (B, C, H, W).
+
+    None where the network does not say what its stages are, or what comes before them is no chain of modules.
+    """
+    import torch
+
+    from probmetric.models._wrapped import input_of, rest_of
+
+    stages = list(getattr(encoder.layered, "feature_info", ()))[-2:]
+    part = str(stages[0]["module"]) if len(stages) == 2 else ""
+    rest = rest_of(encoder, part, (images.shape[1], images.shape[2])) if part else None
+    if rest is None:
+        return None
+    with torch.no_grad():
+        reaching = input_of(encoder, part, images)[0]
+    seconds = _timed(functools.partial(_step, rest, reaching)) / len(images)
+    return LastStages(part, seconds, reaching[0].numel() * reaching.element_size())
 
 
 def _forward(encoder: torch.nn.Module, images: torch.Tensor) -> None:
