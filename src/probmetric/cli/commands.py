@@ -61,11 +61,7 @@ def declare_data(add: Add) -> None:
     command.add_argument("--label-column", default="", help="column of a table that names the classes (default: label)")
     extent = command.add_mutually_exclusive_group()
     extent.add_argument(
-        "--quick",
-        dest="extent",
-        action="store_const",
-        const="quick",
-        help="all but the whole network",
+        "--quick", dest="extent", action="store_const", const="quick", help="do not train the whole network"
     )
     extent.add_argument("--full", dest="extent", action="store_const", const="full", help="fine-tune with three seeds")
     command.add_argument("--scratch", action="store_true", help="train a small net from scratch, too")
