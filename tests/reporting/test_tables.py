@@ -16,7 +16,7 @@ from probmetric.io import write_json
 from probmetric.metrics.statistics import Sample
 from probmetric.registry import UnknownNameError
 from probmetric.reporting import answers, report, tables
-from probmetric.reporting.comparison import compare, other_lengths, summarise
+from probmetric.reporting.comparison import compare, other_lengths, summarise, usual
 from probmetric.reporting.page import Contents, render
 from probmetric.reporting.report import contents_of, write_tables
 from probmetric.reporting.tables import result_table
@@ -343,3 +343,12 @@ def test_a_length_with_fewer_seeds_is_not_ranked():
     keys = [RunKey.parse(run) for run in runs]
     assert other_lengths(keys) == {"a+training.epochs=90", "b+training.epochs=90"}
     assert other_lengths([key for key in keys if key.seed == 0]) == set()
+
+
+def test_a_length_with_fewer_splits_of_the_classes_is_not_ranked_and_stands_for_no_claim():
+    """The usual length is not named, by one seed and three splits; half of it, by the dataset's own split."""
+    whole = [f"digits{split}/{m}+preset=stages/seed0" for m in "ab" for split in ("", "+split1", "+split2")]
+    halves = [f"digits/{m}+preset=stages+training.epochs=3/seed0" for m in "ab"]
+    keys = [RunKey.parse(run) for run in (*whole, *halves, "digits/frozen/seed0")]
+    assert other_lengths(keys) == {f"{m}+preset=stages+training.epochs=3" for m in "ab"}
+    assert usual(keys) == {"preset=stages"}

@@ -143,7 +143,7 @@ def usual(keys: Iterable[RunKey]) -> Overrides:
 
     Empty where no overrides are that common, or several that differ in more than length.
     """
-    common = _common(keys)
+    common = _compared(keys)
     if len(common) < 2:
         return common[0] if common else frozenset()
     alike = len({but_for_length(overrides) for overrides in common}) == 1
@@ -162,17 +162,24 @@ def longest(keys: Iterable[RunKey]) -> list[RunKey]:
 def other_lengths(keys: Iterable[RunKey]) -> set[str]:
     """Variants of another length of training than most methods, which have theirs as well: shown, but not ranked.
 
-    A length with fewer seeds than another is such a one, too: a run of half the length says what had converged.
+    A length with fewer seeds, or splits of the classes, than another is such a one, too: a run of half the length says
+    what had converged.
     """
     keys = list(keys)
-    seeds = {each: len({key.seed for key in keys if overrides_of(key) == each}) for each in _common(keys)}
-    kinds = {each: but_for_length(each) for each in seeds}
-    common = [
-        each for each in seeds if not any(kinds[each] == kinds[other] and seeds[each] < seeds[other] for other in seeds)
-    ]
+    common = _compared(keys)
     versions = {(key.method, but_for_length(overrides_of(key))) for key in keys if overrides_of(key) in common}
     others = (key for key in keys if overrides_of(key) not in common)
     return {key.variant for key in others if (key.method, but_for_length(overrides_of(key))) in versions}
+
+
+def _compared(keys: Iterable[RunKey]) -> list[Overrides]:
+    """Return what more than half of the methods have, without lengths of fewer seeds or splits than another."""
+    keys = list(keys)
+    runs = {each: len({(key.data, key.seed) for key in keys if overrides_of(key) == each}) for each in _common(keys)}
+    kinds = {each: but_for_length(each) for each in runs}
+    return [
+        each for each in runs if not any(kinds[each] == kinds[other] and runs[each] < runs[other] for other in runs)
+    ]
 
 
 def _common(keys: Iterable[RunKey]) -> list[Overrides]:
