@@ -381,10 +381,11 @@ def test_vectors_are_a_dataset(tmp_path, kind):
         ({"vectors": np.ones((60, 3)), "label": np.full(60, np.nan)}, r"row 1 has no label; mend it \(60 such\)"),
         ({"vectors": np.ones((60, 3)), "label": np.array([b"\xff"] * 60)}, "a label is not UTF-8"),
         ({"vectors": np.ones((60, 3)), "path": np.array(["x"] * 60)}, "list one image"),
+        ({"vectors": np.ones((60, 3)), "label": np.ones((60, 2))}, r"no column 'label' .*; it has 'price'\."),
     ],
 )
 def test_hostile_vectors_are_refused(tmp_path, change, says):
-    np.savez(tmp_path / "v.npz", **{"label": np.arange(60) % 6, **change})
+    np.savez(tmp_path / "v.npz", **{"label": np.arange(60) % 6, "price": np.arange(60), **change})
     with pytest.raises(DataError, match=says):
         prepare_dataset("embeddings", tmp_path / "v", raw=tmp_path / "v.npz", progress=False)
 

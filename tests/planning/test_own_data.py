@@ -61,7 +61,7 @@ def test_a_folder_becomes_runs(project, capsys, classes, split):
     before = (project / "params.yaml").read_text()
     assert cli.main(["init", "photos", "--name", "shop", "--on-error", "skip"]) == 0
     said = capsys.readouterr().out
-    assert f"{4 * classes} of {classes} classes" in said
+    assert f"{4 * classes} images of {classes} classes" in said
     assert "Plan (tf_efficientnet_lite0.in1k, published weights, 128 x 128 pixels): 9 runs, about " in said
     assert ("classes validate" in said) == ("of 24 classes, the others measure it" in said) == (classes == 24)
     text = (project / "params.yaml").read_text()
@@ -185,7 +185,7 @@ def test_a_table_may_name_its_columns_and_absolute_paths(project, capsys):
     (project / "lists/list.csv").write_text("\n".join(["file,product", *lines]))
     columns = ["--path-column", "file", "--label-column", "product"]
     assert cli.main(["init", "lists/list.csv", "--name", "listed", "--quick", *columns]) == 0
-    assert "24 of 6 classes" in capsys.readouterr().out
+    assert "24 images of 6 classes" in capsys.readouterr().out
     options = load(Params, "params.yaml").data.on_request["listed"].options
     assert (options["path_column"], options["label_column"], options["images"]) == ("file", "product", str(place))
     ensure(load(Params, "params.yaml"), "listed")
@@ -225,7 +225,7 @@ def test_class_folders_that_lie_one_folder_deeper_are_found(project, capsys):
     (project / "My Archive/README.txt").write_text("about")
     assert cli.main(["init", "My Archive/", "--quick"]) == 0
     said = capsys.readouterr().out
-    assert "My Archive: 24 of 6 classes" in said
+    assert "My Archive: 24 images of 6 classes" in said
     assert "Next: snakemake --config experiments=my-archive" in said
     assert "images/ is the only folder: classes are the folders in it" in said
 

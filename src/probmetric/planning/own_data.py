@@ -140,7 +140,7 @@ def _declare(wish: Wish, source: str) -> str:
     return "\n".join(
         [
             *started,
-            *_data_lines(place, table, chosen["split"]),
+            *_data_lines(place, table, chosen["split"], "images" if speed else "vectors"),
             *_plan_lines(wish, table, rows, speed),
             f"Written: dataset {name!r} in {PARAMS}, {experiment}.",
             f"Next: snakemake --config experiments={name}",
@@ -192,12 +192,12 @@ def _folder_of_images(place: Path, source: str, options: Mapping[str, Any]) -> d
     return {"images": str(folder)} if folder.is_dir() and not folder.is_relative_to(place.parent.resolve()) else {}
 
 
-def _data_lines(place: Path, table: Table, split: str) -> list[str]:
-    """Return what is there, how it is shared out, and what to be warned of."""
+def _data_lines(place: Path, table: Table, split: str, rows: str) -> list[str]:
+    """Return how many `rows` ("images") are there, how they are shared out, and what to be warned of."""
     labels, splits = table.columns["label"], table.columns["split"]
     counts, classes = Counter(splits.tolist()), len(np.unique(labels))
     shared = ", ".join(f"{counts[part]} {part}" for part in ("train", "val", "test"))
-    lines = [f"{place}: {sum(counts.values())} of {classes} classes ({shared}), split {split}."]
+    lines = [f"{place}: {sum(counts.values())} {rows} of {classes} classes ({shared}), split {split}."]
     lines += [f"Note: {note}." for note in table.notes]
     trained, validating = (len(np.unique(labels[splits == part])) for part in ("train", "val"))
     if 0 < validating <= FEW_VALIDATING and split == "by_class":

@@ -80,9 +80,13 @@ class Embeddings(InColumns):
         for other, values in columns.items():
             if len(values) != len(vectors):
                 raise DataError(f"{file}: {len(values)} entries of {other} for {len(vectors)} vectors; give one each.")
-        if self.path_column == "path" and "path" not in columns:
-            columns["path"] = strings([f"{file.stem}/{row:07}" for row in range(len(vectors))])
-        listed = listed_in(file, self.names, columns)
+        names = self.names
+        numbered = self.path_column == "path" and "path" not in columns
+        if numbered:
+            del names["path"]
+        listed = listed_in(file, names, columns)
+        if numbered:
+            listed["path"] = strings([f"{file.stem}/{row:07}" for row in range(len(vectors))])
         check_once(file, listed["path"])
         return vectors, listed
 

@@ -148,7 +148,7 @@ def columns_of(file: Path, *, vectors: bool = False) -> Columns:
 def listed_in(file: Path, names: dict[str, str], columns: Columns) -> Columns:
     """Return path, class_name and other columns of a file.
 
-    `names` says which of its `columns` hold path, label, split and group.
+    `names` says which of its `columns` hold path (left out of the answer where it names none), label, split and group.
 
     Raises:
         DataError: no such column, where it is needed or named otherwise, or a cell without path, label or split.
@@ -162,7 +162,7 @@ def listed_in(file: Path, names: dict[str, str], columns: Columns) -> Columns:
             )
     texts = {role: _texts(file, role, columns[name]) for role, name in names.items() if name in columns}
     texts = {role: cells for role, cells in texts.items() if role in NEEDED or (cells != "").any()}
-    for role in (*NEEDED, *({"split"} & texts.keys())):
+    for role in (role for role in (*NEEDED, "split") if role in texts):
         empty = np.flatnonzero(np.isin(texts[role].astype(str), MISSING))
         if len(empty):
             raise DataError(f"{file}: row {empty[0] + 1} has no {role}; mend it ({len(empty)} such).")
