@@ -15,8 +15,6 @@ import yaml
 from fabricated_runs import gathered
 
 from probmetric.reporting import report
-from probmetric.reporting.report import write_plots
-from probmetric.reporting.tables import result_table
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"DVC_NO_ANALYTICS": "true", "DVC_STUDIO_OFFLINE": "true"}
@@ -86,9 +84,8 @@ def test_dvc_compares_revisions(study, workspace):
 
 
 def test_the_plots_hold_means_over_seeds(study, workspace):
-    contents = report.contents_of(study)
-    report.write_tables(contents)
-    paths = write_plots(study, contents.table)
+    written = report.write_tables(report.contents_of(study))
+    paths = [path for path in written if path.is_relative_to(study.folder / "plots")]
     assert len(paths) == len({path.name for path in paths if path.parent.name == "validation"}) + 1 + sum(
         path.parent.name == "sparsification" for path in paths
     )
@@ -111,6 +108,6 @@ def test_files_of_a_report_can_be_checked_out_anywhere(workspace, study):
     shutil.copytree(workspace.root / "results" / "digits/proxy_nca/seed0", run_of)
     context = workspace.context("swept", runs=["digits/proxy_nca+loss.scale=4.0/seed0"])
     context = gathered(context)
-    names = [path.name for path in write_plots(context, result_table(context))]
+    names = [path.name for path in report.write_tables(report.contents_of(context))]
     assert "digits--proxy_nca-loss.scale=4.0.csv" in names
     assert not any(set(name) & set('<>:"/\\|?*') for name in names)

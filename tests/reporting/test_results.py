@@ -14,8 +14,9 @@ from fabricated_runs import Workspace, gathered, write_run
 from probmetric.io import FileError, write_json
 from probmetric.reporting.figures import STANDING
 from probmetric.reporting.report import KINDS, contents_of, write_report, write_tables
-from probmetric.reporting.results import collect, late_gain, read_results, write_results
+from probmetric.reporting.results import collect, read_results, write_results
 from probmetric.reporting.tables import result_table
+from probmetric.runs.folder import late_gain
 from probmetric.runs.names import RunKey, legal_name
 
 

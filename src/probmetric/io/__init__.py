@@ -412,9 +412,14 @@ def write_text(path: str | Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def json_text(value: Any) -> str:
+    """Return `value` as indented JSON; NaN and infinities are refused (write None)."""
+    return json.dumps(value, indent=1, allow_nan=False) + "\n"
+
+
 def write_json(path: str | Path, value: Any) -> None:
     """Write `value` as indented JSON, atomically; NaN and infinities are refused (write None)."""
-    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+    write_text(path, json_text(value))
 
 
 def write_yaml(path: str | Path, value: Any) -> None:

@@ -18,7 +18,7 @@ from probmetric.io import FileError, present, read_json, sha256_file, write_json
 from probmetric.reporting.results import Measured, Series, by_method, read_results
 from probmetric.reporting.words import override_words
 from probmetric.runs.folder import RunFolder
-from probmetric.runs.names import RESULTS, RunKey, class_split, override_items
+from probmetric.runs.names import RESULTS, RunKey, override_items
 
 if TYPE_CHECKING:
     from probmetric.planning.plans import ReportPlan
@@ -156,7 +156,7 @@ class ReportContext:
 
     def by_split(self, data: str) -> bool:
         """Say whether the values of a dataset are by split of its classes, in place of seed."""
-        return len({class_split(key.data) for key in self.expected if key.group == data}) > 1
+        return len({key.class_split for key in self.expected if key.group == data}) > 1
 
     @property
     def variants(self) -> list[str]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from probmetric.io import present, write_json, write_text
+from probmetric.io import json_text, present, write_text
 from probmetric.reporting import claims, published, tables
 from probmetric.reporting.answers import in_numbers
 from probmetric.reporting.claims import board
@@ -104,34 +104,49 @@ def contents_of(context: ReportContext) -> Contents:
 
 
 def write_tables(contents: Contents) -> list[Path]:
-    """Write table.md, .csv and .tex, claims.csv, published.csv, and what DVC reads; return the paths."""
-    context = contents.context
+    """Write table.md, .csv and .tex, claims.csv, published.csv, headline.json and what DVC reads; return the paths."""
+    context, table = contents.context, contents.table
     texts = {
         "table.md": markdown(contents),
-        "table.csv": tables.csv_text(contents.table),
-        "table.tex": tables.latex(contents.table, context.title or context.name),
+        "table.csv": tables.csv_text(table),
+        "table.tex": tables.latex(table, context.title or context.name),
         "claims.csv": board.csv_text(contents.findings),
         "published.csv": published.csv_text(contents.published),
+        "headline.json": json_text(in_numbers(context.metrics[0], contents.answers, contents.headlines)),
+        **_means_by_method(table),
+        "plots/means.csv": _csv_text(_means(context, table)),
+        **_curves(context),
     }
-    for name, text in texts.items():
-        write_text(context.folder / name, text)
-    write_json(context.folder / "headline.json", in_numbers(context.metrics[0], contents.answers, contents.headlines))
-    _write_means(contents.table, context.folder / "metrics")
-    return [context.folder / name for name in texts] + write_plots(context, contents.table)
+    paths = {context.folder / name: text for name, text in texts.items()}
+    for path, text in paths.items():
+        write_text(path, text)
+    _keep_only(paths, context.folder / "metrics", "json")
+    for kind in KINDS:
+        (context.folder / "plots" / kind).mkdir(exist_ok=True)  # DVC wants them, also where nothing was trained
+        _keep_only(paths, context.folder / "plots" / kind, "csv")
+    return list(paths)
 
 
-def _write_means(table: pd.DataFrame, folder: Path) -> None:
-    """Write a file per dataset and method of the table; files of others go."""
+def _means_by_method(table: pd.DataFrame) -> dict[str, str]:
+    """Return a file for each dataset and method of the table, with the means of its metrics."""
     measured = table[table["status"] == "measured"]
-    means = {
-        folder / f"{method_file_name(str(data), str(method))}.json": dict(
-            zip(rows["metric"], rows["mean"], strict=True)
+    return {
+        f"metrics/{method_file_name(str(data), str(method))}.json": json_text(
+            dict(zip(rows["metric"], rows["mean"], strict=True))
         )
         for (data, method), rows in measured.groupby(["data", "method"], sort=False)
     }
-    _keep_only(means, folder, "json")
-    for path, values in means.items():
-        write_json(path, values)
+
+
+def _curves(context: ReportContext) -> dict[str, str]:
+    """Return a file of points for each dataset, method and kind of curve that is known of it."""
+    files = {}
+    for data, methods in context.methods.items():
+        for variant, runs in methods.items():
+            for kind, points in {"validation": _validation(runs), "sparsification": _sparsification(runs)}.items():
+                if len(points):
+                    files[f"plots/{kind}/{method_file_name(data, variant)}.csv"] = _csv_text(points)
+    return files
 
 
 def markdown(contents: Contents) -> str:
@@ -162,23 +177,6 @@ def write_page(contents: Contents) -> Path:
     return path
 
 
-def write_plots(context: ReportContext, table: pd.DataFrame) -> list[Path]:
-    """Write the CSV files of an experiment, its `table` among them, below the report's plots/; return their paths."""
-    folder = context.folder / "plots"
-    paths = [_write(folder / "means.csv", _means(context, table))]
-    for kind in KINDS:
-        (folder / kind).mkdir(exist_ok=True)  # DVC wants them, also where nothing was trained
-    for data, methods in context.methods.items():
-        for variant, runs in methods.items():
-            name = f"{method_file_name(data, variant)}.csv"
-            for kind, points in {"validation": _validation(runs), "sparsification": _sparsification(runs)}.items():
-                if len(points):
-                    paths.append(_write(folder / kind / name, points))
-    for kind in KINDS:
-        _keep_only(paths, folder / kind, "csv")
-    return paths
-
-
 def _means(context: ReportContext, table: pd.DataFrame) -> pd.DataFrame:
     finished = table[table["finished"] > 0]
     names = finished["data"] + "/" + finished["method"]
@@ -199,6 +197,5 @@ def _sparsification(runs: Sequence[RunFolder]) -> pd.DataFrame:
     return pd.DataFrame({"removed": removed, "accuracy": accuracy})
 
 
-def _write(path: Path, points: pd.DataFrame) -> Path:
-    write_text(path, points.to_csv(index=False, lineterminator="\n"))
-    return path
+def _csv_text(points: pd.DataFrame) -> str:
+    return points.to_csv(index=False, lineterminator="\n")

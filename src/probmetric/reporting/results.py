@@ -29,13 +29,12 @@ import pandas as pd
 from probmetric.io import FileError, atomic_path, check_readable, present
 from probmetric.metrics.statistics import Sample
 from probmetric.metrics.units import ERRORS, PREFIX, VALUE, expanded
-from probmetric.runs.folder import RunFolder, finished_runs, validations
-from probmetric.runs.names import RunKey, class_split, legal_name, without_split
+from probmetric.runs.folder import RunFolder, finished_runs, late_gain
+from probmetric.runs.names import RunKey, legal_name, without_split
 
 RUNS_FILE = "runs.parquet"
 AGAIN = "make the experiment's report again"
 AS_PUBLISHED = "as_published"
-TINY = 1e-9
 NORMAL_QUANTILE = 1.959964  # half the width of a 95 % interval, in standard errors
 _RUN = ("run", "data", "class_split", "dataset", "noise", "method", "overrides", "variant", "seed", "fidelity")
 _UNITS = ("unit", "unit_count", "unit_error", "unit_labels", "contributions")
@@ -86,7 +85,7 @@ def collect(runs: Iterable[str | Path | RunFolder]) -> pd.DataFrame:
 def _rows(run: RunFolder) -> Iterable[dict[str, Any]]:
     key, curves = run.key, run.curves
     parts = (key.dataset, key.noise, key.method, key.overrides, key.variant, key.seed)
-    names = (key.run, key.group, class_split(key.data), *parts, run.fidelity)
+    names = (key.run, key.group, key.class_split, *parts, run.fidelity)
     gain = late_gain(run.history)
     values = {**run.metrics, **run.times} | ({} if gain is None else {"training/late_gain": gain})
     unit = next((_unit_of(curve) for name, curve in curves.items() if name.startswith(PREFIX)), "image")
@@ -125,20 +124,6 @@ def _unit_error(
         low, high = (values.get(f"{metric}_{end}") for end in ("low", "high"))
         return (float("nan") if low is None or high is None else (high - low) / (2 * NORMAL_QUANTILE)), 0
     return fmean(errors[name][0] for name in names), min(int(errors[name][1]) for name in names)
-
-
-def late_gain(history: Sequence[Mapping[str, float | None]]) -> float | None:
-    """Return how much better the last fifth of the epochs is than those before, by their best, as a share of it.
-
-    Args:
-        history: rows of history.csv; None without at least five validations.
-    """
-    values = validations(history)
-    last = max(1, len(values) // 5)
-    if len(values) < 5:
-        return None
-    before, after = max(values[:-last]), max(values[-last:])
-    return (after - before) / max(abs(before), TINY)
 
 
 def write_results(table: pd.DataFrame, folder: Path) -> None:
@@ -230,7 +215,7 @@ def _joined(parts: Iterable[Mapping[str, Mapping[str, Series]]]) -> dict[str, di
 
 def _value_per_split(splits: Sequence[Series], labels: Sequence[int]) -> Series:
     """Return one metric of a method by split; its units are the `labels` that any method has in any split."""
-    by_split = {class_split(each.key.data): each for each in splits}
+    by_split = {each.key.class_split: each for each in splits}
     complete = {split: each for split, each in by_split.items() if each.contributions.keys() == each.values.keys()}
     return replace(
         splits[0],

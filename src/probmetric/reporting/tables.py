@@ -20,7 +20,7 @@ from probmetric.reporting.comparison import Cell, compare, other_lengths
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.settings import frozen_baselines
 from probmetric.reporting.words import escape_latex, escape_markdown, group_title, one_line, plus_minus
-from probmetric.runs.names import class_split, noise_text, split_data_name
+from probmetric.runs.names import noise_text, split_data_name
 
 NOT_RUN, NOT_MEASURED = "not run", "–"
 LEGEND = (
@@ -81,7 +81,7 @@ def _group(context: ReportContext, data: str) -> Iterator[dict[str, Any]]:
             "tuning_runs": context.budgets.get(variant.partition("+")[0], 0),
             "finished": len(runs),
             "runs_expected": len(keys),
-            "seeds_expected": len({class_split(key.data) if by_split else key.seed for key in keys}),
+            "seeds_expected": len({key.class_split if by_split else key.seed for key in keys}),
             "below_frozen": bool(
                 frozen and (cell := cells[first].get(variant)) and better(first, frozen.mean, cell.mean)
             ),

@@ -57,6 +57,7 @@ Step = Literal["train", "fit", "embed", "evaluate"]
 STEPS: tuple[Step, ...] = ("train", "fit", "embed", "evaluate")
 Which = Literal["selected", "last"]
 Split = Literal["val", "test", "ood", "last"]
+TINY = 1e-9
 RERUN = "delete the run folder and run the workflow again"
 
 
@@ -386,6 +387,20 @@ def finished_runs(runs: Iterable[str | Path | RunFolder]) -> list[RunFolder]:
 def validations(history: Iterable[Mapping[str, float | None]]) -> list[float]:
     """Return the validation metric of every epoch that has one."""
     return [value for row in history if (value := row.get("val_metric")) is not None]
+
+
+def late_gain(history: Iterable[Mapping[str, float | None]]) -> float | None:
+    """Return how much better the last fifth of the epochs is than those before, by their best, as a share of it.
+
+    Args:
+        history: rows of history.csv; None without at least five validations.
+    """
+    values = validations(history)
+    last = max(1, len(values) // 5)
+    if len(values) < 5:
+        return None
+    before, after = max(values[:-last]), max(values[-last:])
+    return (after - before) / max(abs(before), TINY)
 
 
 def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

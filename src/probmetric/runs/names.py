@@ -149,6 +149,11 @@ class RunKey:
         return without_split(self.data)
 
     @property
+    def class_split(self) -> int:
+        """Return which split of the classes it is; 0 is the dataset's own."""
+        return class_split(self.data)
+
+    @property
     def run(self) -> str:
         """The run's path below the results folder: its name everywhere in the reports."""
         return f"{self.data}/{self.variant}/seed{self.seed}"

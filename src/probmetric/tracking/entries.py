@@ -20,7 +20,7 @@ from probmetric.config import Evaluation, Training
 from probmetric.io import digest_of, read_json, sha256_file
 from probmetric.metrics import is_headline
 from probmetric.runs.folder import RunFolder, flatten
-from probmetric.runs.names import RunKey, class_split, legal_name, noise_text, split_data_name
+from probmetric.runs.names import RunKey, legal_name, noise_text, split_data_name
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -201,7 +201,7 @@ def parent_entry(children: Sequence[Run]) -> Entry:
     """Return the parent of runs that differ in their seed, or in the split of their classes."""
     key, splits = _key(children[0]), defaultdict(list)
     for child in children:
-        splits[class_split(_key(child).data)].append(child)
+        splits[_key(child).class_split].append(child)
     numbers = sorted({_key(child).seed for child in children})
     seeds, count = ", ".join(map(str, numbers)), f"{len(numbers)} seed{'s' if len(numbers) > 1 else ''}"
     count += f" of {len(splits)} splits" if len(splits) > 1 else ""

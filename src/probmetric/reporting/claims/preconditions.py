@@ -25,8 +25,7 @@ from probmetric.io import present
 from probmetric.reporting.claims import Claim, Names
 from probmetric.reporting.comparison import Overrides, but_for_length, overrides_of
 from probmetric.reporting.experiment import ReportContext
-from probmetric.reporting.results import late_gain
-from probmetric.runs.folder import RunFolder
+from probmetric.runs.folder import RunFolder, late_gain
 from probmetric.runs.names import LabelNoise, RunKey, split_data_name
 
 PAPERS = ("nivmf", "nir", "vmf", "lam", "pfml")
