@@ -128,7 +128,7 @@ def write_tables(contents: Contents) -> list[Path]:
 
 
 def _means_by_method(table: pd.DataFrame) -> dict[str, str]:
-    """Return a file for each dataset and method of the table, with the means of its metrics."""
+    """Return name -> text of a file for each dataset and method of the table, with the means of its metrics."""
     measured = table[table["status"] == "measured"]
     return {
         f"metrics/{method_file_name(str(data), str(method))}.json": json_text(
@@ -139,7 +139,7 @@ def _means_by_method(table: pd.DataFrame) -> dict[str, str]:
 
 
 def _curves(context: ReportContext) -> dict[str, str]:
-    """Return a file of points for each dataset, method and kind of curve that is known of it."""
+    """Return name -> text of a file of points for each dataset, method and kind of curve."""
     files = {}
     for data, methods in context.methods.items():
         for variant, runs in methods.items():
