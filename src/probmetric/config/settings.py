@@ -74,6 +74,10 @@ class Training(Strict):
     head_init: Literal["random", "pca", "whitening", "lda"] = Field(
         "random", description="what the linear head starts from, fitted to the features of the training images"
     )
+    proxy_init: Literal["random", "class_means"] = Field(
+        "random",
+        description="what proxies and class weights start from; class_means: of the embeddings before the first step",
+    )
     freeze: Literal["none", "trunk"] = Field("none", description="trunk: only the head and the loss train")
     train_from: str | None = Field(
         None, description="first part of the trunk that trains, such as blocks.5; what comes before it stays as it is"

@@ -128,6 +128,10 @@ class Loss(nn.Module):
         """Return unit proxies (P, M) and the class (P,) of each, or None where the loss has none."""
         return None
 
+    def class_vectors(self) -> tuple[nn.Parameter, Tensor] | None:
+        """Return what `point_at_class_means` turns: rows (P, M) that point to classes, and the class (P,) of each."""
+        return None
+
     def optimizer_groups(self) -> list[dict[str, Any]]:
         """Return optimiser groups of the loss's own parameters; none if it has none.
 
@@ -196,9 +200,14 @@ class ProxyLoss(Loss):
         self.proxies = nn.Parameter(torch.randn(per_class * num_classes, dim) * INITIAL_STD)
 
     def class_proxies(self) -> tuple[Tensor, Tensor]:
-        """Return unit proxies (K C, M) and the class (K C,) of each; row k C + c is proxy k of class c."""
-        count = len(self.proxies) // self.num_classes
-        return unit(self.proxies), torch.arange(self.num_classes, device=self.proxies.device).repeat(count)
+        """Return unit proxies (K C, M) and the class (K C,) of each."""
+        proxies, classes = self.class_vectors()
+        return unit(proxies), classes
+
+    def class_vectors(self) -> tuple[nn.Parameter, Tensor]:
+        """Return proxies (K C, M) and the class (K C,) of each; row k C + c is proxy k of class c."""
+        classes = torch.arange(self.num_classes, device=self.proxies.device)
+        return self.proxies, classes.repeat(len(self.proxies) // self.num_classes)
 
     def optimizer_groups(self) -> list[dict[str, Any]]:
         """Return proxies with their own absolute learning rate, without weight decay; the rest at the base rate."""
@@ -222,6 +231,10 @@ class WrappingLoss(Loss):
     def probabilities(self, embeddings: Tensor, *, generator: torch.Generator | None = None) -> Tensor | None:
         """Return class probabilities (B, C) of the inner loss."""
         return self.inner.probabilities(embeddings, generator=generator)
+
+    def class_vectors(self) -> tuple[nn.Parameter, Tensor] | None:
+        """Return those of the inner loss."""
+        return self.inner.class_vectors()
 
     def optimizer_groups(self) -> list[dict[str, Any]]:
         """Return the inner loss's groups and one for the parameters that are not the inner loss's."""
@@ -316,6 +329,27 @@ def class_means(
     """Return the unit mean direction of every class and whether the class occurs."""
     sums = embeddings.new_zeros(num_classes, embeddings.shape[1]).index_add_(0, labels, embeddings)
     return unit(sums), torch.bincount(labels, minlength=num_classes) > 0
+
+
+@torch.no_grad()
+def point_at_class_means(loss: Loss, embeddings: Tensor, labels: Tensor) -> None:
+    """Turn the loss's proxies or class weights, if it has any, towards the mean directions of their classes.
+
+    They keep their lengths. Several of one class keep half of their random directions as well, by which they differ.
+
+    Args:
+        loss: the loss.
+        embeddings: of the training images (N, M).
+        labels: classes 0..C-1 (N,).
+    """
+    vectors = loss.class_vectors()
+    if vectors is None:
+        return
+    rows, classes = vectors
+    means, present = class_means(unit(embeddings.to(rows)), labels, loss.num_classes)
+    turned = means[classes] + (0.5 * unit(rows) if len(rows) > loss.num_classes else 0.0)
+    length = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    rows.copy_(torch.where(present[classes, None], length * unit(turned), rows))
 
 
 def options_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -109,6 +109,10 @@ class NIR(Loss):
         """Return proxies of the base loss."""
         return self.base.class_proxies()
 
+    def class_vectors(self) -> tuple[nn.Parameter, Tensor] | None:
+        """Return proxies of the base loss."""
+        return self.base.class_vectors()
+
     def nll(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the negative log-density (B,) of `embeddings` (B, M) as samples of `labels` (B,), up to a constant."""
         residual, log_det = self.flow(unit(embeddings), self.proxy_of(embeddings, labels, self.detach_proxies))

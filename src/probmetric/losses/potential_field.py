@@ -72,10 +72,10 @@ class FieldLoss(ProxyLoss):
         super().__init__(num_classes=num_classes, dim=dim, proxy_lr=proxy_lr, per_class=proxies_per_class)
         self.delta_attraction, self.delta_repulsion = delta_attraction, delta_repulsion
 
-    def class_proxies(self) -> tuple[Tensor, Tensor]:
-        """Return unit proxies (C K, M) and the class (C K,) of each."""
+    def class_vectors(self) -> tuple[nn.Parameter, Tensor]:
+        """Return proxies (C K, M) and the class (C K,) of each."""
         classes = torch.arange(self.num_classes, device=self.proxies.device)
-        return unit(self.proxies), classes.repeat_interleave(len(self.proxies) // self.num_classes)
+        return self.proxies, classes.repeat_interleave(len(self.proxies) // self.num_classes)
 
     def attraction(self, squared: Tensor) -> Tensor:
         """Return the potential of a pair of one class."""

@@ -25,6 +25,10 @@ class Softmax(Loss):
         super().__init__(num_classes=num_classes, dim=dim)
         self.weight = nn.Parameter(torch.empty(num_classes, dim).uniform_(-(dim**-0.5), dim**-0.5))
 
+    def class_vectors(self) -> tuple[nn.Parameter, Tensor]:
+        """Return the class weights (C, M) and their classes (C,)."""
+        return self.weight, torch.arange(self.num_classes, device=self.weight.device)
+
     def logits(self, embeddings: Tensor) -> Tensor:
         """Return inner products (B, C) with the class weights."""
         return embeddings @ self.weight.T

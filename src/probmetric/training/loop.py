@@ -32,6 +32,7 @@ from tqdm import tqdm
 
 from probmetric.config import ConfigError
 from probmetric.losses import Loss
+from probmetric.losses._base import point_at_class_means
 from probmetric.models import Encoder
 from probmetric.training.assemble import Weights, weights_of
 from probmetric.training.backend import compiled
@@ -309,11 +310,16 @@ class Trainer:
             self.network = compiled(self.network, self.device)
 
     def _warm_start(self) -> None:
-        """Let the loss initialise itself from the training images' embeddings by the network as it will train."""
-        if self.loss.wants_warm_start:
+        """Initialise the loss from the training images' embeddings by the network as it will train."""
+        at_means = self.settings.proxy_init == "class_means"
+        if at_means or self.loss.wants_warm_start:
             embeddings = embed_as_trained(self.encoder, self.data, self.precision)
+            labels = self.data.labels.to(self.device)
             with torch.no_grad():
-                self.loss.warm_start(embeddings, self.data.labels.to(self.device))
+                if at_means:
+                    point_at_class_means(self.loss, embeddings, labels)
+                if self.loss.wants_warm_start:
+                    self.loss.warm_start(embeddings, labels)
         self.processes.align(self.loss)
 
     def _is_due(self, steps: int = 0) -> bool:
