@@ -156,3 +156,17 @@ def test_no_batch_has_one_image() -> None:
     images = torch.utils.data.TensorDataset(torch.rand(3, 4), torch.tensor([0, 1, 0]))
     options = {"batch_size": 2, "sampler": "shuffle", "epochs": 1, "device": "cpu", "progress": False}
     assert probmetric.fit(images, network, loss="vmf", **options).embed([images[0][0]]).mean.isfinite().all()
+
+
+def test_proxies_start_at_the_means_that_the_network_gives_its_classes(digits: Path, tmp_path: Path) -> None:
+    """With frozen batch norm an image's embedding before the first step is the one that evaluation sees."""
+    data = prepared(digits, proxy_init="class_means", batch_norm="frozen")
+    encoder = network(data, BACKBONES[0])
+    encoder.set_batch_norm("frozen")
+    run = trainer(data, encoder, {"name": "proxy_anchor"}, tmp_path)
+    run._warm_start()
+    directions, classes = run.loss.class_proxies() or (torch.empty(0), torch.empty(0))
+    embeddings = torch.nn.functional.normalize(embed_split(encoder, data, "train"))
+    for direction, label in zip(directions.detach(), classes, strict=True):
+        mean = torch.nn.functional.normalize(embeddings[data.labels == label].mean(dim=0), dim=0)
+        torch.testing.assert_close(direction, mean, atol=1e-4, rtol=0)
