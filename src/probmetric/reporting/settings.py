@@ -29,13 +29,14 @@ _SETTINGS = {
     "training.learning_rates.trunk": ("Learning rate of the trunk", ""),
     "training.learning_rates.head": ("Learning rate of the head", ""),
     "training.head_init": ("Head starts from", ""),
+    "training.proxy_init": ("Proxies and class weights start from", ""),
     "training.freeze": ("Frozen", ""),
     "training.selection_metric": ("Epoch chosen by", ""),
     "base": ("Encoder of", ""),
 }
 _OF_TRAINING = (
     *("training.batch_size", "training.augment", "training.optimizer", "training.learning_rate"),
-    *("training.freeze", "training.selection_metric"),
+    *("training.proxy_init", "training.freeze", "training.selection_metric"),
 )
 
 
