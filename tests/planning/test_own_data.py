@@ -32,7 +32,7 @@ from probmetric.planning.own_data import start
 from probmetric.planning.own_methods import NETWORK, LastStages, Measured, last_stages, of_photos
 
 ROOT = Path(__file__).parents[2]
-QUICK = dict.fromkeys(["frozen", "whitening", "lda", "head_arcface", "late_proxy_anchor"], 1)
+QUICK = dict.fromkeys(["frozen", "whitening", "lda", "head_arcface", "late_arcface"], 1)
 WHOLE = ["tuned_arcface", "tuned_proxy_anchor"]
 LATE = LastStages("blocks.4", step=0.25, size=4 * 80 * 8 * 8)
 
@@ -75,7 +75,7 @@ def test_a_folder_becomes_runs(project, capsys, classes, split):
         "shop/shop-frozen/seed0",
         "shop/shop-lda/seed0",
         "shop/shop-head_arcface/seed2",
-        "shop/shop-late_proxy_anchor/seed0",
+        "shop/shop-late_arcface/seed0",
         "shop/shop-tuned_arcface/seed0",
     }
     assert all(settings.pretrained is True for settings in runs.values())
@@ -106,7 +106,7 @@ def test_damaged_photographs_are_named_before_anything_is_written(project, capsy
     [
         (["--quick"], QUICK),
         (["--quick", "--scratch"], QUICK | {"scratch_arcface": 1}),
-        (["--full"], QUICK | dict.fromkeys(["head_arcface", "late_proxy_anchor", *WHOLE], 3)),
+        (["--full"], QUICK | dict.fromkeys(["head_arcface", "late_arcface", *WHOLE], 3)),
     ],
 )
 def test_more_or_less_is_planned(project, arguments, expected):
@@ -132,7 +132,7 @@ def test_few_images_are_seen_more_often_when_a_whole_network_trains(training, st
     """At least 24 steps an epoch, but not more than three passes; what `init` says of the time knows it."""
     planned = functools.partial(of_photos, NETWORK, LATE, images=training, training=training, scratch=False)
     rows = planned(extent="usual")
-    tuned, late = rows["tuned_arcface"], rows["late_proxy_anchor"]
+    tuned, late = rows["tuned_arcface"], rows["late_arcface"]
     assert tuned.settings["training"].get("steps_per_epoch") == steps
     assert late.settings["training"].get("steps_per_epoch") == steps
     assert "steps_per_epoch" not in rows["head_arcface"].settings["training"]
@@ -145,10 +145,10 @@ def test_few_images_are_seen_more_often_when_a_whole_network_trains(training, st
 def test_last_stages_train_alone_where_what_comes_before_fits():
     """20,480 bytes an image of the network of `init`, at 128 pixels: a fifth of a million images are 4 GB."""
     planned = functools.partial(of_photos, NETWORK, training=100, extent="quick", scratch=False)
-    settings = planned(LATE, images=195_312)["late_proxy_anchor"].settings["training"]
+    settings = planned(LATE, images=195_312)["late_arcface"].settings["training"]
     assert (settings["train_from"], settings["augment"], settings["batch_norm"]) == ("blocks.4", "none", "frozen")
-    assert "late_proxy_anchor" not in planned(LATE, images=195_313)
-    assert "late_proxy_anchor" not in planned(None, images=100)
+    assert "late_arcface" not in planned(LATE, images=195_313)
+    assert "late_arcface" not in planned(None, images=100)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """What `probmetric init` plans for data of one's own: methods in the order of what they cost, and what each will take.
 
 photographs   frozen features; whitening, LDA and an ArcFace head on them; the network's last stages fine-tuned with
-              ProxyAnchor; the whole network with ArcFace and ProxyAnchor; from scratch only where asked for
+              ArcFace; the whole network with ArcFace and ProxyAnchor; from scratch only where asked for
 vectors       as they are; whitening, LDA and an ArcFace head; the head with Laplace and PFE
 """
 
@@ -70,9 +70,9 @@ def of_photos(
     rows = _on_features(headless, network, {"freeze": "trunk"}, extent)
     seeds, whole = 3 if extent == "full" else 1, fine_tuning(training)
     if last is not None and images * last.size <= MOST_KEPT:
-        late = {"loss": "proxy_anchor", **network, "training": whole | _LAST_STAGES | {"train_from": last.part}}
-        settings = {"label": "ProxyAnchor, last stages fine-tuned", **late}
-        rows["late_proxy_anchor"] = Row(settings, seeds, "fine-tunes the last stages of the network", "last stages")
+        late = {"loss": "arcface", **network, "training": whole | _LAST_STAGES | {"train_from": last.part}}
+        settings = {"label": "ArcFace, last stages fine-tuned", **late}
+        rows["late_arcface"] = Row(settings, seeds, "fine-tunes the last stages of the network", "last stages")
     tuned = network | {"training": whole | ({"epochs": 20} if extent == "full" else {})}
     for loss, name in (("arcface", "ArcFace"), ("proxy_anchor", "ProxyAnchor")) if extent != "quick" else ():
         settings = {"label": f"{name}, fine-tuned", "loss": loss, **tuned}
