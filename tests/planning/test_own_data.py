@@ -20,14 +20,14 @@ from PIL import Image
 
 import probmetric
 from probmetric import cli
-from probmetric.config import Params, load
+from probmetric.config import Method, Params, load, parse
 from probmetric.data.manifest import DataError, load_manifest
 from probmetric.io import FileError, alone, read_yaml, write_json, write_tensors, write_yaml
 from probmetric.models import create_encoder
 from probmetric.planning import own_data
 from probmetric.planning.declared import ensure, outdated
-from probmetric.planning.expansion import plan_experiment
-from probmetric.planning.experiments import every_method
+from probmetric.planning.expansion import Point, plan_experiment, resolve
+from probmetric.planning.experiments import every_method, load_experiment, methods_with
 from probmetric.planning.own_data import start
 from probmetric.planning.own_methods import NETWORK, LastStages, Measured, last_stages, of_photos
 
@@ -140,6 +140,24 @@ def test_few_images_are_seen_more_often_when_a_whole_network_trains(training, st
     measured = Measured(forward=0.0, step=1.0, last=LATE)
     seconds = [measured.seconds(row, images=training, training=training) for row in (tuned, late)]
     assert seconds == [seen + 15.0, pytest.approx(0.6 * 0.25 * seen + 15.0)], "what any evaluation takes, and each step"
+
+
+def test_the_study_of_what_init_plans_has_its_rows():
+    """`photos/init`, to which the guide refers, by other names; its view has a name, and it clusters nothing."""
+    params = load(Params, ROOT / "params.yaml")
+    experiment = load_experiment("photos/init", ROOT / "workflow/experiments")
+    methods = methods_with(params, {"photos/init": experiment}, ROOT / "workflow/methods")
+    rows = of_photos(NETWORK, LATE, images=5_000, training=5_000, extent="usual", scratch=False)
+
+    def trained(method: Method) -> tuple[object, ...]:
+        made = resolve(params, {"it": method} | methods, Point(dataset="photos-birds", method="it")).settings
+        training = made.training if made.training.epochs else (made.training.epochs, made.training.head_init)
+        return made.loss, made.backbone, 1280 if made.dim == "features" else made.dim, training
+
+    names = {re.sub("^(init-|fitted_)", "", name): name for grid in experiment.runs for name in grid.methods}
+    assert set(names) == set(rows)
+    for row, name in names.items():
+        assert trained(methods[name]) == trained(parse(Method, rows[row].settings, row)), name
 
 
 def test_last_stages_train_alone_where_what_comes_before_fits():

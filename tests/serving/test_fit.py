@@ -229,18 +229,18 @@ def test_a_view_augments_unless_told_not_to():
     assert not torch.equal(train(view=view, augment="standard", **options).embed(image).mean, plain.embed(image).mean)
 
 
-def test_a_pretrained_network_starts_from_lda_and_trains_as_init_plans():
+def test_a_pretrained_network_starts_as_whitening_and_trains_as_init_plans():
     body = network()
     train(encoder=body, data=Blobs(3), dim=8, epochs=8)
-    lda = probmetric.fit(Blobs(0), copy.deepcopy(body), pretrained=True, epochs=0, device="cpu")
+    start = probmetric.fit(Blobs(0), copy.deepcopy(body), pretrained=True, epochs=0, device="cpu")
     tuned = probmetric.fit(Blobs(0), copy.deepcopy(body), pretrained=True, device="cpu")
     training = tuned.record.members[0].settings.training
-    assert (training.learning_rate, training.optimizer, training.batch_norm) == (1e-4, "adamw", "frozen")
+    assert (training.learning_rate, training.optimizer, training.batch_norm) == (2e-4, "adamw", "frozen")
     assert (training.epochs, training.steps_per_epoch) == (10, 3)  # 120 images make one batch: three passes
     assert tuned.predictor.encoder.dim == 8
     recall = "retrieval/recall_at_1"
-    assert tuned.evaluate(Blobs(2))[recall] >= lda.evaluate(Blobs(2))[recall] - 0.01
-    assert not torch.equal(tuned.predictor.encoder.head.weight, lda.predictor.encoder.head.weight)
+    assert tuned.evaluate(Blobs(2))[recall] >= start.evaluate(Blobs(2))[recall] - 0.01
+    assert not torch.equal(tuned.predictor.encoder.head.weight, start.predictor.encoder.head.weight)
     chosen = {"epochs": 0, "learning_rate": 0.5, "batch_size": 12.0}  # a whole number, however it is written
     ours = probmetric.fit(Blobs(0), copy.deepcopy(body), pretrained=True, device="cpu", **chosen)
     training = ours.record.members[0].settings.training

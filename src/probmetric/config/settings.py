@@ -150,11 +150,12 @@ class Evaluation(Strict):
 
 
 FINE_TUNING = {
-    "head_init": "lda",
+    "head_init": "whitening",
+    "proxy_init": "class_means",
     "augment": "standard",
     "batch_norm": "frozen",
     "optimizer": "adamw",
-    "learning_rate": 1e-4,
+    "learning_rate": 2e-4,
     "epochs": 10,
 }
 LEAST_STEPS, MOST_PASSES = 24, 3  # of an epoch
