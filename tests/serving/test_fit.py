@@ -229,7 +229,7 @@ def test_a_view_augments_unless_told_not_to():
     assert not torch.equal(train(view=view, augment="standard", **options).embed(image).mean, plain.embed(image).mean)
 
 
-def test_a_pretrained_network_starts_as_whitening_and_trains_as_init_plans():
+def test_a_pretrained_network_starts_from_lda_and_trains_as_init_plans():
     body = network()
     train(encoder=body, data=Blobs(3), dim=8, epochs=8)
     start = probmetric.fit(Blobs(0), copy.deepcopy(body), pretrained=True, epochs=0, device="cpu")

@@ -150,7 +150,7 @@ class Evaluation(Strict):
 
 
 FINE_TUNING = {
-    "head_init": "whitening",
+    "head_init": "lda",
     "proxy_init": "class_means",
     "augment": "standard",
     "batch_norm": "frozen",

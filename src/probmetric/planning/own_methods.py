@@ -29,7 +29,7 @@ MOST_KEPT = 4e9  # bytes of what the first stages make of the images: on disk, a
 
 Settings = dict[str, Any]
 _NO_TRAINING = {"epochs": 0}
-_START = {"head_init": "whitening", "proxy_init": "class_means", "augment": "none", "optimizer": "adamw"}
+_START = {"head_init": "lda", "proxy_init": "class_means", "augment": "none", "optimizer": "adamw"}
 _LAST_STAGES = _START | {"learning_rate": 2e-4, "epochs": 6}
 _HEAD = _START | {"learning_rate": 3e-4, "epochs": 5}
 
@@ -103,7 +103,7 @@ def _on_features(headless: Settings, network: Settings, frozen: Settings, extent
         "whitening": Row({"label": "Whitened features", **fitted["whitening"]}, 1, "a linear map, no labels"),
         "lda": Row({"label": "LDA of the features", **fitted["lda"]}, 1, "a linear map by the training classes"),
         "head_arcface": Row(
-            {"label": "ArcFace head", **head}, 1 if extent == "quick" else 3, "trains a head that starts as whitening"
+            {"label": "ArcFace head", **head}, 1 if extent == "quick" else 3, "trains a linear head that starts as LDA"
         ),
     }
 
