@@ -128,7 +128,7 @@ class Loss(nn.Module):
         """Return unit proxies (P, M) and the class (P,) of each, or None where the loss has none."""
         return None
 
-    def class_vectors(self) -> tuple[nn.Parameter, Tensor] | None:
+    def class_vectors(self) -> tuple[Tensor, Tensor] | None:
         """Return what `point_at_class_means` turns: rows (P, M) that point to classes, and the class (P,) of each."""
         return None
 
@@ -204,7 +204,7 @@ class ProxyLoss(Loss):
         proxies, classes = self.class_vectors()
         return unit(proxies), classes
 
-    def class_vectors(self) -> tuple[nn.Parameter, Tensor]:
+    def class_vectors(self) -> tuple[Tensor, Tensor]:
         """Return proxies (K C, M) and the class (K C,) of each; row k C + c is proxy k of class c."""
         classes = torch.arange(self.num_classes, device=self.proxies.device)
         return self.proxies, classes.repeat(len(self.proxies) // self.num_classes)
@@ -232,7 +232,7 @@ class WrappingLoss(Loss):
         """Return class probabilities (B, C) of the inner loss."""
         return self.inner.probabilities(embeddings, generator=generator)
 
-    def class_vectors(self) -> tuple[nn.Parameter, Tensor] | None:
+    def class_vectors(self) -> tuple[Tensor, Tensor] | None:
         """Return those of the inner loss."""
         return self.inner.class_vectors()
 

@@ -38,7 +38,7 @@ class CosineSoftmax(Loss):
         self.weight = nn.Parameter(torch.empty(num_classes, dim).uniform_(-(dim**-0.5), dim**-0.5))
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale)), requires_grad=learn_scale)
 
-    def class_vectors(self) -> tuple[nn.Parameter, Tensor]:
+    def class_vectors(self) -> tuple[Tensor, Tensor]:
         """Return the class weights (C, M) and their classes (C,)."""
         return self.weight, torch.arange(self.num_classes, device=self.weight.device)
 

@@ -109,7 +109,7 @@ class NIR(Loss):
         """Return proxies of the base loss."""
         return self.base.class_proxies()
 
-    def class_vectors(self) -> tuple[nn.Parameter, Tensor] | None:
+    def class_vectors(self) -> tuple[Tensor, Tensor] | None:
         """Return proxies of the base loss."""
         return self.base.class_vectors()
 

@@ -72,7 +72,7 @@ class FieldLoss(ProxyLoss):
         super().__init__(num_classes=num_classes, dim=dim, proxy_lr=proxy_lr, per_class=proxies_per_class)
         self.delta_attraction, self.delta_repulsion = delta_attraction, delta_repulsion
 
-    def class_vectors(self) -> tuple[nn.Parameter, Tensor]:
+    def class_vectors(self) -> tuple[Tensor, Tensor]:
         """Return proxies (C K, M) and the class (C K,) of each."""
         classes = torch.arange(self.num_classes, device=self.proxies.device)
         return self.proxies, classes.repeat_interleave(len(self.proxies) // self.num_classes)

@@ -25,7 +25,7 @@ class Softmax(Loss):
         super().__init__(num_classes=num_classes, dim=dim)
         self.weight = nn.Parameter(torch.empty(num_classes, dim).uniform_(-(dim**-0.5), dim**-0.5))
 
-    def class_vectors(self) -> tuple[nn.Parameter, Tensor]:
+    def class_vectors(self) -> tuple[Tensor, Tensor]:
         """Return the class weights (C, M) and their classes (C,)."""
         return self.weight, torch.arange(self.num_classes, device=self.weight.device)
 

@@ -71,7 +71,7 @@ class VMF(Loss):
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale)), requires_grad=learn_scale)
         self.register_buffer("alpha", torch.tensor(1.0))
 
-    def class_vectors(self) -> tuple[nn.Parameter, Tensor]:
+    def class_vectors(self) -> tuple[Tensor, Tensor]:
         """Return the class weights (C, M) and their classes (C,)."""
         return self.weight, torch.arange(self.num_classes, device=self.weight.device)
 

@@ -29,8 +29,8 @@ MOST_KEPT = 4e9  # bytes of what the first stages make of the images: on disk, a
 
 Settings = dict[str, Any]
 _NO_TRAINING = {"epochs": 0}
+_LAST_STAGES = {"augment": "none", "epochs": 6}
 _START = {"head_init": "lda", "proxy_init": "class_means", "augment": "none", "optimizer": "adamw"}
-_LAST_STAGES = _START | {"learning_rate": 2e-4, "epochs": 6}
 _HEAD = _START | {"learning_rate": 3e-4, "epochs": 5}
 
 
