@@ -63,7 +63,13 @@ def declare_data(add: Add) -> None:
     extent.add_argument(
         "--quick", dest="extent", action="store_const", const="quick", help="do not train the whole network"
     )
-    extent.add_argument("--full", dest="extent", action="store_const", const="full", help="fine-tune with three seeds")
+    extent.add_argument(
+        "--full",
+        dest="extent",
+        action="store_const",
+        const="full",
+        help="fine-tune three seeds, longer, and with ProxyAnchor, too",
+    )
     command.add_argument("--scratch", action="store_true", help="train a small net from scratch, too")
     command.add_argument(
         "--network", default="", metavar="TAG", help="pretrained network of timm (default: tf_efficientnet_lite0.in1k)"

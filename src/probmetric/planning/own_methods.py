@@ -1,7 +1,7 @@
 """What `probmetric init` plans for data of one's own: methods in the order of what they cost, and what each will take.
 
 photographs   frozen features; whitening, LDA and an ArcFace head on them; the network's last stages fine-tuned with
-              ArcFace; the whole network with ArcFace and ProxyAnchor; from scratch only where asked for
+              ArcFace; the whole network with ArcFace (and ProxyAnchor: `--full`); from scratch only where asked for
 vectors       as they are; whitening, LDA and an ArcFace head; the head with Laplace and PFE
 """
 
@@ -29,6 +29,7 @@ MOST_KEPT = 4e9  # bytes of what the first stages make of the images: on disk, a
 
 Settings = dict[str, Any]
 _NO_TRAINING = {"epochs": 0}
+_WHOLE = ("arcface", "ArcFace"), ("proxy_anchor", "ProxyAnchor")  # the latter can collapse: many classes of few images
 _LAST_STAGES = {"augment": "none", "epochs": 6}
 _START = {"head_init": "lda", "proxy_init": "class_means", "augment": "none", "optimizer": "adamw"}
 _HEAD = _START | {"learning_rate": 3e-4, "epochs": 5}
@@ -74,7 +75,7 @@ def of_photos(
         settings = {"label": "ArcFace, last stages fine-tuned", **late}
         rows["late_arcface"] = Row(settings, seeds, "fine-tunes the last stages of the network", "last stages")
     tuned = network | {"training": whole | ({"epochs": 20} if extent == "full" else {})}
-    for loss, name in (("arcface", "ArcFace"), ("proxy_anchor", "ProxyAnchor")) if extent != "quick" else ():
+    for loss, name in {"quick": (), "usual": _WHOLE[:1], "full": _WHOLE}[extent]:
         settings = {"label": f"{name}, fine-tuned", "loss": loss, **tuned}
         rows[f"tuned_{loss}"] = Row(settings, seeds, "fine-tunes the whole network", "fine-tuned")
     if scratch:
