@@ -216,6 +216,17 @@ class ProxyLoss(Loss):
         return groups + ([{"params": rest, "lr_multiplier": 1.0, "weight_decay": 0.0}] if rest else [])
 
 
+class WeightedLoss(Loss):
+    """A classifier with one vector of weights, a row of `weight` (C, M), for each class."""
+
+    is_classifier = True
+    weight: nn.Parameter
+
+    def class_vectors(self) -> tuple[Tensor, Tensor]:
+        """Return the class weights (C, M) and their classes (C,)."""
+        return self.weight, torch.arange(self.num_classes, device=self.weight.device)
+
+
 class WrappingLoss(Loss):
     """A loss around another one, `inner`, whose classifier, parameters and warm start it takes over."""
 
@@ -335,7 +346,8 @@ def class_means(
 def point_at_class_means(loss: Loss, embeddings: Tensor, labels: Tensor) -> None:
     """Turn the loss's proxies or class weights, if it has any, towards the mean directions of their classes.
 
-    They keep their lengths. Several of one class keep half of their random directions as well, by which they differ.
+    Weight imprinting (Qi et al. 2018), before training. Rows keep their lengths; several of one class also keep
+    half of their random directions, by which they differ.
 
     Args:
         loss: the loss.

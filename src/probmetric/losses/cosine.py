@@ -15,14 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from probmetric.losses import register
-from probmetric.losses._base import Loss, cosine_similarities
+from probmetric.losses._base import WeightedLoss, cosine_similarities
 from probmetric.registry import LearningRate, Positive
 
 
-class CosineSoftmax(Loss):
+class CosineSoftmax(WeightedLoss):
     """Classifier over cosines with inverse temperature `scale`, learned unless `learn_scale` is false."""
-
-    is_classifier = True
 
     def __init__(
         self,
@@ -37,10 +35,6 @@ class CosineSoftmax(Loss):
         self.scale_lr = scale_lr
         self.weight = nn.Parameter(torch.empty(num_classes, dim).uniform_(-(dim**-0.5), dim**-0.5))
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale)), requires_grad=learn_scale)
-
-    def class_vectors(self) -> tuple[Tensor, Tensor]:
-        """Return the class weights (C, M) and their classes (C,)."""
-        return self.weight, torch.arange(self.num_classes, device=self.weight.device)
 
     def cosines(self, embeddings: Tensor) -> Tensor:
         """Return cosines (B, C) between embeddings (B, M) and class weights."""

@@ -12,22 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from probmetric.losses import register
-from probmetric.losses._base import Loss
+from probmetric.losses._base import WeightedLoss
 
 
 @register
-class Softmax(Loss):
+class Softmax(WeightedLoss):
     """Cross-entropy of a linear classifier without bias."""
-
-    is_classifier = True
 
     def __init__(self, *, num_classes: int, dim: int) -> None:
         super().__init__(num_classes=num_classes, dim=dim)
         self.weight = nn.Parameter(torch.empty(num_classes, dim).uniform_(-(dim**-0.5), dim**-0.5))
-
-    def class_vectors(self) -> tuple[Tensor, Tensor]:
-        """Return the class weights (C, M) and their classes (C,)."""
-        return self.weight, torch.arange(self.num_classes, device=self.weight.device)
 
     def logits(self, embeddings: Tensor) -> Tensor:
         """Return inner products (B, C) with the class weights."""

@@ -36,16 +36,15 @@ from torch import Tensor, nn
 from probmetric.directional import VonMisesFisher, concentration_from_resultant
 from probmetric.directional.normalizer import log_normalizer_of_square, scaled_ratio_of_square
 from probmetric.losses import register
-from probmetric.losses._base import Loss, bounded, unit
+from probmetric.losses._base import WeightedLoss, bounded, unit
 from probmetric.losses._released_vmf import bounds_log_normalizer, bounds_scaled_ratio, released_samples
 from probmetric.registry import LearningRate, NotNegative, OpenShare, Positive, StepCount
 
 
 @register
-class VMF(Loss):
+class VMF(WeightedLoss):
     """The vMF classification loss with learned inverse temperature `scale` (beta)."""
 
-    is_classifier = True
     least_dim = 2
     wants_warm_start = True
     alpha: Tensor
@@ -70,10 +69,6 @@ class VMF(Loss):
         self.weight = nn.Parameter(self.target / math.sqrt(dim) * torch.randn(num_classes, dim))
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale)), requires_grad=learn_scale)
         self.register_buffer("alpha", torch.tensor(1.0))
-
-    def class_vectors(self) -> tuple[Tensor, Tensor]:
-        """Return the class weights (C, M) and their classes (C,)."""
-        return self.weight, torch.arange(self.num_classes, device=self.weight.device)
 
     def _target(self, resultant: float) -> float:
         """Return kappa*, the mean concentration at the start."""
