@@ -14,7 +14,7 @@ import pytest
 
 from canary import with_other_test_images
 from probmetric.config import ConfigError, Experiment, Method, Params, SearchRange, Tuning, load, parse
-from probmetric.io import read_yaml
+from probmetric.io import read_yaml, write_yaml
 from probmetric.planning.expansion import Point, every_method, expand, plan_experiment, resolve
 from probmetric.planning.experiments import EXPERIMENTS, METHODS
 from probmetric.runs.folder import RunFolder
@@ -113,6 +113,25 @@ def test_the_first_trial_has_the_methods_own_settings(params, tmp_path):
         params, every_method(params), Point(dataset="glyphs", method="cosine")
     ).settings.training.learning_rate
     assert search.trials["cosine"][0].values == {"training.learning_rate": own}
+
+
+def test_the_first_trial_has_the_methods_own_rate_of_a_part(params, tmp_path):
+    trunk = {"training.learning_rates.trunk": {"low": 1e-4, "high": 1e-1, "log": True}}
+    search, _ = searched(params, tmp_path, trials=2, ranges=RATES | trunk, set={"training.learning_rates.trunk": 0.003})
+    own, other = (trial.values["training.learning_rates.trunk"] for trial in search.trials["cosine"])
+    assert own == 0.003 != other
+
+
+def test_what_is_tuned_a_second_time_says_so_once_and_counts_both(params, tmp_path):
+    methods = every_method(params)
+    search = Search(params, methods, parse(Tuning, SPEC | {"trials": 1}, "t"), results=tmp_path)
+    search.run(Trainer(tmp_path))
+    again = {name: Method.model_validate(made) for name, made in report.tuned_methods(search, "try").items()}
+    spec = parse(Tuning, SPEC | {"trials": 1, "methods": ["cosine-tuned-try"]}, "t")
+    second = Search(params, methods | again, spec, results=tmp_path)
+    second.run(Trainer(tmp_path))
+    made = report.tuned_methods(second, "more")["cosine-tuned-try-tuned-more"]
+    assert (made["label"], made["budget"]) == ("Cosine softmax (tuned)", 2)
 
 
 def test_started_again_it_trains_nothing_and_finds_the_same(params, tmp_path):
@@ -296,6 +315,15 @@ def test_the_plan_says_which_methods_were_tuned_and_what_they_are_versions_of(pa
     assert planned.searched == {
         "budgets": dict.fromkeys(tuned, 2), "tuned": tuned, "tuned_on": dict.fromkeys(tuned, "glyphs"),
     }  # fmt: skip
+
+
+def test_what_was_tuned_twice_is_a_version_of_the_untuned_method(params, tmp_path, monkeypatch):
+    once, twice = ({"like": name, "budget": 2, "tuned_on": "glyphs"} for name in ("contrastive", "once"))
+    methods = {"once": once, "twice": twice, "posterior": {"base": "twice", "uncertainty": "laplace"}}
+    runs = [{"datasets": ["glyphs"], "methods": ["twice", "posterior"], "seeds": [0]}]
+    write_yaml(tmp_path / EXPERIMENTS / "e.yaml", {"title": "e", "methods": methods, "runs": runs})
+    monkeypatch.chdir(tmp_path)
+    assert plan_experiment(params, "e").searched["tuned"] == {"twice": "contrastive", "posterior": "laplace"}
 
 
 @pytest.mark.parametrize(

@@ -169,13 +169,14 @@ def _searched(methods: Mapping[str, Method], runs: Iterable[Run]) -> dict[str, d
 
 
 def _untuned(methods: Mapping[str, Method], name: str) -> str:
-    """Return what `name` is `like`; of a posterior, the method with its definition on the untuned base; else ""."""
+    """Return what a tuned method was before any search; of a posterior, the same one on such a base; else ""."""
     method = methods[name]
-    if method.like or not method.base:
-        return method.like or ""
-    wanted = method.model_copy(update={"base": methods[method.base].like, "label": ""})
-    same = (other for other, its in methods.items() if its.model_copy(update={"label": ""}) == wanted)
-    return next(same, "")
+    if method.base and not method.like:
+        wanted = method.model_copy(update={"base": _untuned(methods, method.base) or None, "label": ""})
+        same = (other for other, its in methods.items() if its.model_copy(update={"label": ""}) == wanted)
+        return next(same, "")
+    origin = method.like or ""
+    return _untuned(methods, origin) if origin and methods[origin].budget else origin
 
 
 def _encoders(params: Params, methods: Mapping[str, Method], runs: Iterable[Run]) -> dict[str, Run]:

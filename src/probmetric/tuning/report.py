@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 REPORTS = Path("reports/tuning")
 METHODS = Path("workflow/methods")
+TUNED = " (tuned)"
 
 
 def write_progress(search: Search, name: str, *, reports: Path = REPORTS) -> list[Path]:
@@ -80,15 +81,15 @@ def _name(search: Search, method: str, name: str) -> str:
 def _posterior(search: Search, method: str, base: str) -> dict[str, Any]:
     """Return a method without training of its own, on the tuned one of its base."""
     definition = search.methods[method].model_dump(mode="json", exclude_defaults=True)
-    return definition | {"base": base, "label": f"{_label(search, method)} (tuned)"}
+    return definition | {"base": base, "label": _tuned_label(search, method)}
 
 
 def _tuned(search: Search, method: str, best: Trial) -> dict[str, Any]:
     return {
         "like": method,
-        "label": f"{_label(search, method)} (tuned)",
+        "label": _tuned_label(search, method),
         "change": search.shared_settings(method) | dict(best.values),
-        "budget": search.spec.budget,
+        "budget": search.methods[method].budget + search.spec.budget,
         "tuned_on": search.spec.dataset,
     }
 
@@ -176,6 +177,10 @@ def _draw_history(search: Search, path: Path) -> None:
         _style.legend(figure, *axis.get_legend_handles_labels())
         with atomic_path(path) as temporary:
             figure.savefig(temporary, format="png", dpi=_style.DPI)
+
+
+def _tuned_label(search: Search, method: str) -> str:
+    return f"{_label(search, method).removesuffix(TUNED)}{TUNED}"
 
 
 def _label(search: Search, method: str) -> str:

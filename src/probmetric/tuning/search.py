@@ -213,12 +213,14 @@ def present_values(settings: RunSettings, ranges: Mapping[str, SearchRange]) -> 
 
 def _present(settings: RunSettings, key: str) -> Any:
     """Return the value at a dotted key; an option that is not written down has its registered default."""
-    part, _, name = key.rpartition(".")
-    holder = getattr(settings, part) if part else settings
-    if isinstance(holder, Component):
-        option = REGISTRIES[part].options(holder.name).get(name)
-        return holder.options.get(name, option.default if option else None)
-    return getattr(holder, name, None)
+    held: Any = settings
+    for name in key.split("."):
+        if isinstance(held, Component):
+            option = REGISTRIES[key.partition(".")[0]].options(held.name).get(name)
+            held = held.options.get(name, option.default if option else None)
+        else:
+            held = held.get(name) if isinstance(held, Mapping) else getattr(held, name, None)
+    return held
 
 
 def _contains(span: SearchRange, value: Any) -> bool:
