@@ -391,6 +391,19 @@ def test_the_first_sentence_is_what_the_certificate_promises(workspace):
     run.certificate_file.unlink()
 
 
+def test_runs_by_split_of_the_classes_are_told_apart(workspace):
+    context = context_of(workspace, {f"glyphs{split}/own/seed0": SURE for split in ("", "+split1")})
+    for run in context.runs:
+        gallery = content_digest(run.embeddings_file("test"))
+        certify(np.arange(400.0), np.arange(400) < 300, risk=0.1, gallery=gallery).save(run.certificate_file)
+    page = render(contents_of(context))
+    for run in context.runs:
+        run.certificate_file.unlink()
+    assert "Certificate, seed 0 Certificate, split 1, seed 0" in Page(page).words
+    assert 'title="folder of the run with seed 0">0<' in page
+    assert 'title="folder of the run with split 1, seed 0">split 1, seed 0<' in page
+
+
 @pytest.mark.parametrize(("risks", "promised"), [((0.1, 0.4), 0.4), ((0.1, 0.1, 0.4), 0.1), ((0.1, 0.1), 0.1)])
 def test_certificates_of_different_risks_have_no_mean(workspace, risks, promised):
     context = context_of(workspace, {f"glyphs/own/seed{seed}": SURE for seed in range(len(risks))})

@@ -32,7 +32,7 @@ from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.recommended import Candidate
 from probmetric.reporting.settings import frozen_baselines
 from probmetric.reporting.tables import groups, number
-from probmetric.reporting.words import count_words, group_title, listed
+from probmetric.reporting.words import count_words, group_title, listed, repetition
 from probmetric.runs.folder import RunFolder
 from probmetric.trust.certificates import Certificate
 
@@ -87,7 +87,7 @@ def certificate_of(run: RunFolder) -> Certificate | None:
 class Held:
     """A run's certificate in words, and its page, relative to the report."""
 
-    seed: int
+    repetition: str
     text: str
     page: str
 
@@ -99,7 +99,7 @@ def certificates(context: ReportContext) -> dict[str, dict[str, list[Held]]]:
         if present(run.certificate_file):
             methods = held.setdefault(group_title(run.key.group), {})
             page = quote(os.path.relpath(run.certificate_page, context.folder), safe="/+=")
-            methods.setdefault(context.label(run.key.variant), []).append(Held(run.key.seed, _words(run), page))
+            methods.setdefault(context.label(run.key.variant), []).append(Held(repetition(run.key), _words(run), page))
     return held
 
 

@@ -35,7 +35,15 @@ from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import STANDING
 from probmetric.reporting.recommended import Candidate, recommended
 from probmetric.reporting.settings import HOW_TO_ADD_FROZEN, frozen_baselines, settings_of
-from probmetric.reporting.words import TEMPLATES, chance_words, group_title, override_words, templates, value_words
+from probmetric.reporting.words import (
+    TEMPLATES,
+    chance_words,
+    group_title,
+    override_words,
+    repetition,
+    templates,
+    value_words,
+)
 from probmetric.runs.folder import flatten
 
 LONGEST_WEBP = 16383
@@ -197,12 +205,12 @@ def _tables(contents: Contents) -> Values:
     }
 
 
-def _folders(context: ReportContext) -> dict[tuple[str, str], list[tuple[int, str]]]:
-    """(dataset with its noise, method) -> (seed, folder relative to the page) of its finished runs."""
-    folders: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
-    for run in sorted(context.runs, key=lambda run: run.key.seed):
+def _folders(context: ReportContext) -> dict[tuple[str, str], list[tuple[str, str]]]:
+    """(dataset with its noise, method) -> (which run, folder relative to the page) of its finished runs."""
+    folders: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
+    for run in sorted(context.runs, key=lambda run: (run.key.class_split, run.key.seed)):
         folder = os.path.relpath(run.path, context.folder)
-        folders[run.key.group, run.key.variant].append((run.key.seed, f"{quote(folder, safe='/+=')}/"))
+        folders[run.key.group, run.key.variant].append((repetition(run.key), f"{quote(folder, safe='/+=')}/"))
     return folders
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probmetric.runs.names import LabelNoise, split_data_name
+from probmetric.runs.names import LabelNoise, RunKey, split_data_name
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -53,6 +53,11 @@ def noise_words(noise: LabelNoise) -> str:
     """`nearest-class label noise, seed 1`; noise that is just called so is uniform and of seed 0."""
     kind = "nearest-class label noise" if noise.kind == "nearest" else "label noise"
     return f"{kind}, seed {noise.seed}" if noise.seed else kind
+
+
+def repetition(key: RunKey) -> str:
+    """Return which of the runs of its method it is: `seed 0`, or `split 1, seed 0` of another split of the classes."""
+    return f"split {key.class_split}, seed {key.seed}" if key.class_split else f"seed {key.seed}"
 
 
 def plus_minus(half_width: float | None, digits: int) -> str:
