@@ -118,8 +118,8 @@ def test_the_first_trial_has_the_methods_own_settings(params, tmp_path):
 def test_the_first_trial_has_the_methods_own_rate_of_a_part(params, tmp_path):
     trunk = {"training.learning_rates.trunk": {"low": 1e-4, "high": 1e-1, "log": True}}
     search, _ = searched(params, tmp_path, trials=2, ranges=RATES | trunk, set={"training.learning_rates.trunk": 0.003})
-    own, other = (trial.values["training.learning_rates.trunk"] for trial in search.trials["cosine"])
-    assert own == 0.003 != other
+    first, second = (trial.values["training.learning_rates.trunk"] for trial in search.trials["cosine"])
+    assert first == 0.003 != second
 
 
 def test_what_is_tuned_a_second_time_says_so_once_and_counts_both(params, tmp_path):

@@ -206,7 +206,7 @@ def _tables(contents: Contents) -> Values:
 
 
 def _folders(context: ReportContext) -> dict[tuple[str, str], list[tuple[str, str]]]:
-    """(dataset with its noise, method) -> (which run, folder relative to the page) of its finished runs."""
+    """Return (dataset with its noise, method) -> (which run, folder relative to the page) of its finished runs."""
     folders: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
     for run in sorted(context.runs, key=lambda run: (run.key.class_split, run.key.seed)):
         folder = os.path.relpath(run.path, context.folder)

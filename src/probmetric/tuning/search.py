@@ -219,7 +219,7 @@ def _present(settings: RunSettings, key: str) -> Any:
             option = REGISTRIES[key.partition(".")[0]].options(held.name).get(name)
             held = held.options.get(name, option.default if option else None)
         else:
-            held = held.get(name) if isinstance(held, Mapping) else getattr(held, name, None)
+            held = getattr(held, name, None)
     return held
 
 
