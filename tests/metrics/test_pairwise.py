@@ -68,9 +68,7 @@ def test_what_all_methods_share_in_a_draw_of_the_classes_changes_no_test():
 
 def test_a_seed_that_only_some_methods_have_is_left_out_of_the_variances():
     generator = np.random.default_rng(6)
-    samples = {
-        str(k): Sample(dict(enumerate((0.7 + 0.006 * generator.normal(size=3)).tolist()))) for k in range(20)
-    }
+    samples = {str(k): Sample(dict(enumerate((0.7 + 0.006 * generator.normal(size=3)).tolist()))) for k in range(20)}
     before = pairwise_tests(samples)["1", "2"]
     samples["0"] = Sample(samples["0"].values | {seed: 0.1 * seed for seed in range(3, 9)})
     assert pairwise_tests(samples)["1", "2"] == before

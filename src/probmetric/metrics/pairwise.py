@@ -139,10 +139,10 @@ def _pair(a: Sample, b: Sample, pooled: tuple[UnitVariance, UnitVariance] | None
 
 
 def _of_difference(a: UnitVariance, b: UnitVariance, *, least: float, seeds: int) -> UnitVariance:
-    """Return the variance of a difference of two means over `seeds` with variances `a` and `b`, `least` if that is more.
+    """Return the variance of a difference of two means over `seeds`, of methods whose values have variances `a` and `b`.
 
-    Its degrees of freedom are half way from the smaller of both to Welch's, with which 6 to 7 % of tables of 3 seeds
-    and spreads that differ much have a false difference.
+    One difference varies by `least` or more. The degrees of freedom are half way from the smaller of both to Welch's,
+    with which 6 to 7 % of tables of 3 seeds and spreads that differ much have a false difference.
     """
     total = a.variance + b.variance
     welch = total**2 / (a.variance**2 / a.freedom + b.variance**2 / b.freedom)
