@@ -122,6 +122,21 @@ def test_the_first_trial_has_the_methods_own_rate_of_a_part(params, tmp_path):
     assert first == 0.003 != second
 
 
+def test_a_rate_of_a_part_that_was_chosen_is_written_once(params, tmp_path):
+    trunk = {"training.learning_rates.trunk": {"low": 1e-4, "high": 1e-1, "log": True}}
+    shared = {"training.learning_rates": {"trunk": 0.003, "head": 0.1}}
+    preset = params.presets["tiny"].model_copy(update={"set": shared})
+    params = params.model_copy(update={"presets": {"parts": preset}})
+    search, _ = searched(params, tmp_path, ranges=RATES | trunk, set={"preset": "parts"})
+    made = report.tuned_methods(search, "try")["cosine-tuned-try"]["change"]
+    chosen = search.best("cosine").values
+    assert made == {
+        "training.learning_rates": {"trunk": chosen["training.learning_rates.trunk"], "head": 0.1},
+        "training.learning_rate": chosen["training.learning_rate"],
+    }
+    assert search.shared_settings("cosine") == shared, "left as it was"
+
+
 def test_what_is_tuned_a_second_time_says_so_once_and_counts_both(params, tmp_path):
     methods = every_method(params)
     search = Search(params, methods, parse(Tuning, SPEC | {"trials": 1}, "t"), results=tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import itertools
 from collections.abc import Mapping, Sequence
@@ -88,10 +89,22 @@ def _tuned(search: Search, method: str, best: Trial) -> dict[str, Any]:
     return {
         "like": method,
         "label": _tuned_label(search, method),
-        "change": search.shared_settings(method) | dict(best.values),
+        "change": _changed(search.shared_settings(method), best.values),
         "budget": search.methods[method].budget + search.spec.budget,
         "tuned_on": search.spec.dataset,
     }
+
+
+def _changed(shared: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by dotted key with those chosen; `learning_rates.trunk` replaces an entry of `learning_rates`."""
+    settings = copy.deepcopy(dict(shared))
+    for key, value in chosen.items():
+        parent, _, entry = key.rpartition(".")
+        if isinstance(settings.get(parent), dict):
+            settings[parent][entry] = value
+        else:
+            settings[key] = value
+    return settings
 
 
 def table(search: Search) -> str:
