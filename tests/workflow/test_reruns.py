@@ -71,6 +71,13 @@ def test_a_second_call_runs_nothing(finished):
     assert finished.planned() == {}
 
 
+def test_another_selection_of_epochs_plans_its_runs_only(finished, in_folder):
+    jobs = in_folder(finished.folder, "smoke+refit").planned()
+    methods = ("contrastive", "laplace", "cosine")
+    assert jobs["run"] == {f"digits/{name}+training.epochs=2+training.selection=refit/seed0" for name in methods}
+    assert jobs["report"] == {"smoke+refit"}
+
+
 def test_adding_a_seed_runs_only_that_seed(workspace):
     workspace.edit_smoke(seeds=[0, 7])
     jobs = run_jobs(workspace.planned())

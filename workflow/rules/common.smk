@@ -49,7 +49,7 @@ MADE = "results/{run}/metrics.json" if UNTIL == "evaluate" else f"state/{UNTIL}/
 wildcard_constraints:
     data=r"[a-z0-9_-]+(\+(split|fold)[0-9]+)?(\+(noise|uniform|nearest)[0-9.]+(s[0-9]+)?)?",
     run=r"[^/]+/[^/]+/seed[0-9]+",
-    experiment=r"[a-z0-9_-]+(/[a-z0-9_-]+)?(@[a-z0-9_+-]+)?",
+    experiment=r"[a-z0-9_-]+(/[a-z0-9_-]+)?([@+][a-z0-9_-]+)*",
 
 
 def inputs_of_run(wildcards):
