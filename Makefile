@@ -116,3 +116,4 @@ docs-numbers: env ## numbers in the tables of docs/ that are not those of their 
 
 schemas: env ## catalogue of components; JSON schemas of params.yaml and experiment files, for editors
 	probmetric schema
+	.venv/bin/python .ci/doc_tables.py

@@ -28,6 +28,7 @@ PAGES = (
     "README.md",
     "docs/findings",
     "docs/guide/training.md",
+    "docs/reference/training.md",
     "docs/guide/trust.md",
     "docs/guide/promises.md",
     "docs/reference/claims.md",

@@ -29,6 +29,11 @@ def site(tmp_path_factory) -> Path:
     return folder
 
 
+def test_tables_of_metrics_and_claims_are_their_records():
+    done = subprocess.run([sys.executable, ROOT / ".ci/doc_tables.py", "--check"], check=False)
+    assert done.returncode == 0, "run `make schemas`"
+
+
 def test_every_component_has_its_entry(site):
     for kinds, kind in LISTED.items():
         page = (site / f"reference/components/{kinds}.html").read_text()

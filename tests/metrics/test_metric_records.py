@@ -106,9 +106,8 @@ def test_every_record_says_what_it_is():
         __import__(record.computed)
 
 
-def test_the_tables_of_the_documentation_are_the_records():
+def test_the_documentation_lists_every_record():
     text = PAGE.read_text(encoding="utf-8")
-    assert metrics.with_tables(text) == text, "run `make schemas`"
     for record in metrics.METRICS:
         name = record.name.replace("{k}", "k").replace("{score}", "<score>")
         assert any(f"`{home}{name}`" in text for home in ("", f"{record.groups[0]}/")), name

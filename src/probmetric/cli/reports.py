@@ -12,11 +12,9 @@ from probmetric.cli import vectors
 from probmetric.cli.project import check_planned, params
 from probmetric.io import remembered_json, write_json
 from probmetric.io.folders import check_new_file
-from probmetric.metrics import write_tables
 from probmetric.planning.plans import ReportPlan
 from probmetric.planning.workflow import WorkflowPlan, write_schemas
 from probmetric.registry import write_catalogue
-from probmetric.reporting.claims.board import write_tables as write_claims
 from probmetric.reporting.experiment import ReportContext, sign
 from probmetric.reporting.figures import draw
 from probmetric.reporting.recommended import recommendation
@@ -95,7 +93,5 @@ def ui(options: argparse.Namespace) -> None:
 def schema(options: argparse.Namespace) -> None:
     """Run `probmetric schema`."""
     params()  # elsewhere a folder `workflow` would be begun
-    pages = {Path("docs/reference/evaluation.md"): write_tables, Path("docs/reference/claims.md"): write_claims}
-    tables = [write(page) for page, write in pages.items() if page.is_file()]
-    for path in [write_catalogue(), *write_schemas(options.output), *tables]:
+    for path in [write_catalogue(), *write_schemas(options.output)]:
         print(path)

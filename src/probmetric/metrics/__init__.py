@@ -25,8 +25,6 @@ if TYPE_CHECKING:
         is_headline,
         label,
         metric_names,
-        with_tables,
-        write_tables,
     )
     from probmetric.metrics.ood import auroc, ood_metrics, roc_curve
     from probmetric.metrics.own import REGISTRY, MetricError, metric, own_metrics
@@ -94,8 +92,6 @@ __all__ = [
     "threshold_metrics",
     "unit_variance",
     "verification_metrics",
-    "with_tables",
-    "write_tables",
 ]
 
 __getattr__ = exported(__name__)

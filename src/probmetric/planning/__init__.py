@@ -10,6 +10,7 @@
     console        what a workflow says while it runs, and when it ends
     overview       every experiment, and the state of its runs
     own_data       `probmetric init`: data of one's own becomes a dataset and an experiment, a project is started
+    own_methods    the rows that `init` plans, and what each will take
 
 Configuration is read and checked here without importing PyTorch.
 """

@@ -5,7 +5,7 @@ writes files. What is missing on disk is shown as "not run"; nothing is filled i
 
     run folders     -> results    the long table: runs.parquet
     the long table  -> tables, claims, published: table.{md,csv,tex}, claims.csv, published.csv, what DVC reads
-    run folders     -> figures    figures/<name>.{png,pdf,json}
+    run folders     -> figures    figures/<name>.{png,pdf,json,tex}
     all of them     -> page       index.html
     every page      -> site       one folder for all experiments
 

@@ -5,17 +5,14 @@ A table of claims in docs/reference/claims.md stands between `<!-- claims: <pape
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pandas as pd
 
-from probmetric.io import write_text
 from probmetric.metrics import label
-from probmetric.reporting.claims import Claim, Finding, load_claims
+from probmetric.reporting.claims import Claim, Finding
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.words import group_title, plus_minus
 
@@ -206,29 +203,3 @@ def csv_text(findings: Sequence[Finding]) -> str:
         for finding in findings
     ]
     return pd.DataFrame(rows).to_csv(index=False, lineterminator="\n")
-
-
-_TABLE = re.compile(r"(<!-- claims: (\w+) -->\n)(.*?)(<!-- end of claims -->)", re.DOTALL)
-_HEAD = "| claim | source and what it rests on | needs | where our test differs |\n|---|---|---|---|\n"
-
-
-def with_tables(text: str) -> str:
-    """`text` with every marked table as the claims have it."""
-    claims = load_claims()
-    return _TABLE.sub(lambda match: f"{match[1]}{_docs_table(match[2], claims)}{match[4]}", text)
-
-
-def write_tables(path: Path) -> Path:
-    """Renew the tables of the document at `path`; returns the path."""
-    write_text(path, with_tables(path.read_text(encoding="utf-8")))
-    return path
-
-
-def _docs_table(paper: str, claims: list[Claim]) -> str:
-    rows = [claim for claim in claims if claim.paper == paper]
-    return _HEAD + "".join(f"| {' | '.join(_docs_cells(claim))} |\n" for claim in rows)
-
-
-def _docs_cells(claim: Claim) -> list[str]:
-    lines = [claim.source, *(f"`{line}`" for line in claim.printed), *([f"“{claim.quoted}”"] if claim.quoted else [])]
-    return [claim.statement, "<br>".join(lines), ", ".join(claim.needs).replace("_", " "), claim.differs]
