@@ -10,7 +10,7 @@ from scipy.stats import entropy as scipy_entropy
 from scipy.stats import multivariate_normal
 from sklearn.metrics import roc_auc_score
 
-from probmetric.directional import VonMisesFisher, log_normalizer
+from probmetric.directional import VonMisesFisher
 from probmetric.metrics.selective import selective_metrics
 from probmetric.retrieval import Match, find_match, match_record
 from probmetric.retrieval.match import GalleryRows
@@ -19,7 +19,7 @@ from probmetric.runs.folder import Embeddings, RunFolder
 from probmetric.testing import isolated_components
 from probmetric.trust import scores
 from probmetric.trust.answers import Answers, p_right_of, trust_metrics
-from probmetric.trust.scores import distributions, doubts
+from probmetric.trust.scores import doubts
 
 
 def unit(generator, count, dim=6):
@@ -114,13 +114,6 @@ def test_expected_likelihood_is_the_integral_of_the_product():
 
     expected = np.log(quad(product, -np.pi, np.pi)[0])
     assert doubts(match)["expected_likelihood"][0] == pytest.approx(-expected, rel=1e-5)
-
-
-@pytest.mark.parametrize("dim", [2, 3, 8, 31, 32, 64, 512, 2048])
-def test_the_normaliser_is_the_exact_one(dim):
-    kappa = np.array([0.0, 1e-4, 0.3, 5.0, 40.0, 700.0, 1e5])
-    expected = log_normalizer(torch.from_numpy(kappa), dim).numpy()
-    np.testing.assert_allclose(distributions.log_normalizer(kappa, dim), expected, rtol=1e-8, atol=1e-7)
 
 
 def test_mutual_likelihood_is_the_density_of_equal_embeddings():
