@@ -91,6 +91,9 @@ def test_queries_of_a_file_have_classes_groups_and_splits(tmp_path, capsys, monk
     columns = {"similarities": QUERIES @ ROWS.T, "labels": LABELS, "query_labels": TRUTH}
     walks = np.arange(600) // 4
     np.savez("found.npz", **columns, split=np.where(np.arange(600) < 500, "query", "other"), walk=walks)
+    assert main(["certify", "found.npz", "--risk", "0.3", "--group", "walk"]) == 2
+    assert "the column `split` has 'other' (100) beside its other names" in capsys.readouterr().err
+    np.savez("found.npz", **columns, split=np.where(np.arange(600) < 500, "query", "gallery"), walk=walks)
     assert main(["certify", "found.npz", "--risk", "0.3", "--group", "walk"]) == 0
     assert "queries in groups like the" in capsys.readouterr().out
     certificate = Gallery.open("found.gallery").certificates[0]
@@ -124,7 +127,7 @@ FAR = 2 - 2 * QUERIES @ ROWS.T
         (FAR, "expected cosines"),
         (QUERIES @ ROWS[:9].T, "expected numbers"),
         (FAR / FAR.max() - 1e-3, "are these distances"),
-        (np.full((600, 800), -np.inf), "finds nothing"),
+        (np.full((600, 800), -np.inf), "query 0 may find 0 of 800 images"),
         (np.full((600, 800), np.nan), "similarity nan"),
     ],
 )

@@ -88,6 +88,8 @@ def test_200_at_once_none_lost(address, photos):
         ("/search?risk=0.05", None, 400, "no certificate for a risk of 0.05"),
         ("/search?risk=2", None, 400, "between 0 and 1"),
         ("/search?k=many", None, 422, "valid integer"),
+        ("/search?riks=0.001", None, 422, "riks"),
+        ("/embed?risk=0.1", None, 422, "risk"),
         ("/images?path=new.png", None, 400, "--writable"),
     ],
 )

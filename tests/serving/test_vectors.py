@@ -68,19 +68,28 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path, name, write):
     assert table.parts == (table, None)
 
 
-def test_splits_and_wrong_files(tmp_path):
+def test_splits_and_wrong_files(tmp_path, caplog):
     vectors, labels = blobs(2)
     file = tmp_path / "v.parquet"
     frame(vectors, labels, split=["gallery", "query"] * 30).to_parquet(file)
     gallery, queries = read_vectors(file).parts
     assert (len(gallery), len(queries)) == (30, 30)
     frame(vectors, labels, split=["train"] * 60).to_parquet(file)
-    with pytest.raises(ServingError, match="the splits are train"):
+    assert len(read_vectors(file).parts[0]) == 60, "what `probmetric vectors` writes"
+    assert "the splits 'train' (60) name no gallery; all rows are taken" in caplog.text
+    frame(vectors, labels, split=["gallery", "Gallery", "query"] * 20).to_parquet(file)
+    with pytest.raises(ServingError, match=r"the column `split` has 'Gallery' \(20\) beside its other names"):
+        _ = read_vectors(file).parts
+    frame(vectors, labels, split=["gallery"] * 60).to_parquet(file)
+    with pytest.raises(ServingError, match="the splits are gallery; expected"):
         _ = read_vectors(file).parts
     with pytest.raises(DataError, match="no column 'species'"):
         read_vectors(file, label="species")
-    with pytest.raises(DataError, match="no file of vectors"):
+    with pytest.raises(DataError, match=r"none\.parquet is missing"):
         read_vectors(tmp_path / "none.parquet")
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(DataError, match="no file of vectors"):
+        read_vectors(tmp_path / "notes.txt")
 
 
 def test_certify_and_search_keep_the_promise(tmp_path, capsys, monkeypatch):
@@ -134,7 +143,9 @@ def test_nothing_to_certify_says_what_could_be(tmp_path, capsys, monkeypatch):
     as_parquet(tmp_path / "v.parquet", *blobs(40, spread=1.8))
     assert main(["certify", "v.parquet", "--risk", "0.05"]) != 0
     assert "A risk of 0.2 could be certified" in capsys.readouterr().err
-    assert not Gallery.open("v.gallery").certificates
+    assert [each.threshold for each in Gallery.open("v.gallery").certificates] == [None]
+    assert main(["search", "v.parquet", "v.parquet", "--risk", "0.05", "--csv", "-k", "1"]) == 0
+    assert {line.split(",")[3] for line in capsys.readouterr().out.splitlines()[1:]} == {"1"}, "all are withheld"
     assert list(Gallery.open("v.gallery").tried.values()) == [{"p_right": 1}]  # a try, though it gave nothing
 
 
@@ -211,7 +222,7 @@ def test_what_could_be_certified_is_found_by_one_search(tmp_path, monkeypatch):
     with pytest.raises(CertificateError, match="could be certified"):
         promised(gallery, options, None, queries, names)
     assert calls == [1]
-    assert gallery.certificates == []
+    assert [each.threshold for each in gallery.certificates] == [None]
 
 
 @pytest.mark.parametrize(

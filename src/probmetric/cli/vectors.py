@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from probmetric.io import present
 from probmetric.io.folders import check_new_file, check_new_parquet
 from probmetric.serving.gallery import Gallery
 from probmetric.serving.gallery_files import INDEX
+from probmetric.serving.gallery_trust import write_certificates
 from probmetric.serving.migration import migrate, write_migrated
 from probmetric.serving.search import Answer, as_csv, as_text
 from probmetric.serving.vectors import (
@@ -64,11 +66,14 @@ def certify(options: argparse.Namespace) -> None:
     calibration = () if queries is None else (queries.rows, queries.labels)
     groups = None if queries is None else queries.groups
     del part, queries, calibrates  # a second copy of the vectors
+    before = {calibrated: dict(scores) for calibrated, scores in gallery.tried.items()}
     try:
         certificate = promised(gallery, options, None, *calibration, groups=groups)
-    finally:
-        if gallery.tried:  # a try is recorded, whatever it gave; a refusal was none and leaves no folder
+    except Exception:
+        if gallery.tried != before:  # a try is recorded, whatever it gave; a refusal was none and leaves all as it was
             gallery.save(folder)
+        raise
+    gallery.save(folder)
     print(harmless(sentence(certificate, folder, gallery, len(calibration[0]) if calibration else None)))
 
 
@@ -88,15 +93,18 @@ def promised(gallery: Gallery, options: argparse.Namespace, *calibration: Any, g
         rules["shares"] = class_shares(options.shares)
     certified = gallery.promises(*calibration, groups=groups, **rules)
     certificate = certified(options.risk)
+    gallery.keep(certificate)
     if certificate.threshold is not None:
-        gallery.keep(certificate)
         return certificate
+    if gallery.folder is not None:  # from now on answers at this risk are withheld, whatever other queries promised
+        write_certificates(gallery.folder, gallery.certificates)
     possible = (risk for risk in OTHER_RISKS if risk > options.risk and certified(risk).threshold is not None)
     instead = next(possible, None)
     hint = f"A risk of {instead:g} could be certified" if instead else "No risk up to 0.5 could be certified"
     raise CertificateError(
-        f"nothing can be certified: at every doubt more than {options.risk:g} of the answers could be wrong. {hint} "
-        "with these calibration queries; a better model or more of them may help."
+        f"nothing can be certified: of no part of the answers is it shown that at most {options.risk:g} are wrong; all "
+        f"are withheld at this risk. {hint} with these {certificate.queries} calibration queries; more of them, or a "
+        "better model, may help."
     )
 
 
@@ -109,6 +117,9 @@ def class_shares(file: Path) -> dict[str, float]:
     columns = columns_of(file)
     if not {"class", "share"} <= set(columns):
         raise DataError(f"{file} has the columns {', '.join(columns)}; expected class and share.")
+    twice = [name for name, count in Counter(map(str, columns["class"])).items() if count > 1]
+    if twice:
+        raise DataError(f"{file} names the class {twice[0]!r} more than once; give each one share.")
     try:
         shares = {str(name): float(share) for name, share in zip(columns["class"], columns["share"], strict=True)}
     except ValueError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -101,9 +102,13 @@ class Content:
         last = {file: row for row, file in enumerate(new.files) if file}
         if len(last) < sum(map(bool, new.files)):
             new = new.where(np.array([last.get(file, row) == row for row, file in enumerate(new.files)], dtype=bool))
-        names, files = set(map(os.path.normpath, new.paths)), set(new.files) - {""}
+        names, files = Counter(map(os.path.normpath, new.paths)), set(new.files) - {""}
         if len(names) < len(new.paths):
-            raise ServingError(f"{len(new.paths)} images have {len(names)} different names; give each its own.")
+            twice = names.most_common(1)[0]
+            raise ServingError(
+                f"{len(new.paths)} images have {len(names)} different names, {twice[0]!r} is the name of {twice[1]}; "
+                "give each its own."
+            )
         there = zip(self.paths, self.files, strict=True)
         kept = [os.path.normpath(path) not in names and file not in files for path, file in there]
         old = self if all(kept) else self.where(np.array(kept, dtype=bool))

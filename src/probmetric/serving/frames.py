@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,10 @@ import numpy as np
 from probmetric.data.manifest import DataError
 from probmetric.data.sources.embeddings import VECTORS
 
+log = logging.getLogger(__name__)
 LABELS = ("label", "labels", "class", "class_name")
-NAMES = ("path", "paths", "id", "name")
+PATHS = ("path", "paths")
+NAMES = (*PATHS, "id", "name")
 CONVERSIONS = ("to_pandas", "df")  # of Arrow and Polars, of DuckDB
 
 
@@ -39,8 +43,8 @@ def vectors_and_names(frame: Any) -> tuple[np.ndarray, list[str] | None, list[st
         rows = np.stack([np.asarray(row) for row in columns[vector]])
     except ValueError as error:
         raise DataError(f"column {vector!r} of the frame holds no lists of one length ({error}).") from error
-    labels, names = (column_of(Path("frame"), columns, "", usual, len(rows)) for usual in (LABELS, NAMES))
-    return rows, labels, names
+    labels = column_of(Path("frame"), columns, "", LABELS, len(rows))
+    return rows, labels, names_of(Path("frame"), columns, len(rows))[1]
 
 
 def column_of(
@@ -59,4 +63,42 @@ def column_of(
     values = columns[name]
     if values.shape != (count,):
         raise DataError(f"{file}: {name} has the shape {values.shape} for {count} vectors; give one entry each.")
-    return ["" if value is None or value != value else str(value) for value in values.tolist()]
+    return [_text(value) for value in values.tolist()]
+
+
+def names_of(file: Path, columns: Mapping[str, np.ndarray], count: int) -> tuple[str, list[str] | None]:
+    """Return the first of the columns `NAMES` that names every row, and its entries; "" and None without one.
+
+    `id` and `name` may be those of a class or a person; they name rows where no two are alike.
+
+    Raises:
+        DataError: a column has not `count` entries.
+    """
+    for name in NAMES:
+        named = column_of(file, columns, name, (), count) if name in columns else None
+        if named and "" not in named and (name in PATHS or len(set(named)) == len(named)):
+            return name, named
+        if named:
+            log.info("%s: the column %s names no row by itself, so it is no name of the rows", file, name)
+    return "", None
+
+
+def class_names_of(values: Iterable[Any]) -> list[str]:
+    """Return classes as names: "" where there is none; 3.0 as 3, bytes as text, Unicode composed, no space around."""
+    return [unicodedata.normalize("NFC", _text(value)).strip() for value in values]
+
+
+def _unlike_itself(value: Any) -> bool:
+    try:
+        return bool(value != value)  # NaN
+    except TypeError:  # pandas' NA is neither
+        return True
+
+
+def _text(value: Any) -> str:
+    """Return an entry as text, "" for None, NaN and pandas' NA."""
+    if value is None or _unlike_itself(value):
+        return ""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return str(int(value)) if isinstance(value, float | np.floating) and float(value).is_integer() else str(value)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from probmetric.retrieval.neighbours import search
 from probmetric.serving import gallery_files, gallery_trust, lists
 from probmetric.serving.canary import warn_if_moved
 from probmetric.serving.content import TRAINED, Content, digest_of_content, place_of, stacked_looks
-from probmetric.serving.frames import is_frame, vectors_and_names
+from probmetric.serving.frames import class_names_of, is_frame, vectors_and_names
 from probmetric.serving.gallery_files import GALLERY, INDEX
 from probmetric.serving.gallery_trust import VOTES, Calibration, Trust, fitting_certificate
 from probmetric.serving.looks import World, some
@@ -152,7 +153,7 @@ class Gallery:
             labels, paths = in_frame if labels is None else labels, named if paths is None else paths
         rows = directions(vectors)
         gallery, count = cls(), len(rows)
-        classes = [""] * count if labels is None else [str(label) for label in labels]
+        classes = [""] * count if labels is None else class_names_of(labels)
         gallery.take(rows, np.zeros(count, dtype=np.float32), _numbered(paths, count), classes)
         return gallery
 
@@ -177,7 +178,7 @@ class Gallery:
         gallery, count = IndexedGallery(Content.empty(f"{ELSEWHERE}{depth}")), len(labels)
         nothing = np.zeros((count, 0), dtype=np.float32)
         uncertainty = np.zeros(count, dtype=np.float32)
-        gallery.take(nothing, uncertainty, _numbered(paths, count), [str(label) for label in labels])
+        gallery.take(nothing, uncertainty, _numbered(paths, count), class_names_of(labels))
         return gallery
 
     @classmethod
@@ -451,7 +452,7 @@ class Gallery:
             vectors: (Q, M) embeddings by the gallery's model; of a gallery `from_labels` what its index found.
             k: matches per vector.
             risk: answer only so that at most this share of the answers given is wrong, by a certificate of this
-                gallery; a certificate means its own risk and confidence.
+                gallery; or the certificate that decides.
             names: what the queries are called (Q,), by default their numbers.
             rules: confidence and strangers, as of `search.Rules`.
 
@@ -461,9 +462,6 @@ class Gallery:
         """
         record = self._queries(vectors)
         count = len(record["uncertainty"])
-        if isinstance(risk, Certificate):
-            rules = {"confidence": risk.confidence, **rules}
-            risk = risk.risk
         called = [f"query {number}" for number in range(count)] if names is None else list(names)
         if len(called) != count:
             raise ServingError(f"{len(called)} names for {count} vectors; give one each.")
@@ -492,7 +490,7 @@ class Gallery:
         if not queries.names:
             return []
         match = self.match(queries.record, k)
-        scores, p_right = self._judged(match, certificate is not None)
+        scores, p_right = self._judged(match, certificate)
         certified = None if certificate is None else certified_doubt(certificate, scores)
         lonelier = self.trust.lonelier(match.similarity[:, 0]) if rules.strangers else None
         reasons = withheld(rules, certificate, certified, queries.doubt, lonelier)
@@ -502,15 +500,21 @@ class Gallery:
         return answers(queries, match, k, (self.paths, self.class_names), shares, reasons)
 
     def certificate_for(self, rules: Rules) -> Certificate | None:
-        """Return the certificate for the risk and confidence of the rules; None where they name no risk."""
+        """Return the certificate that the rules name, or one for their risk and confidence; None without a risk."""
         if rules.risk is None:
             return None
+        if isinstance(rules.risk, Certificate):
+            rules.risk.check(gallery=self.digest, weights=self.model)
+            return rules.risk
         return fitting_certificate(self.certificates, rules.risk, rules.confidence, self.digest, self.model)
 
-    def _judged(self, match: Match, certified: bool) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+    def _judged(self, match: Match, certificate: Certificate | None) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
         """Return the answers' scores, score -> (Q,), and P(right) (Q,); nothing if nobody asks for them."""
-        p_right = self.p_right or (self.trust.p_right if certified else None)
-        if p_right is None and not certified:
+        if certificate is not None and certificate.p_right:
+            p_right: PRight | None = PRight.of(certificate.p_right)
+        else:
+            p_right = self.p_right or (None if certificate is None else self.trust.p_right)
+        if p_right is None and certificate is None:
             return {}, None
         votes = {name: getattr(match, name)[:, :VOTES] for name in ("similarity", "indices", "classes")}
         scores = {"own": match.query["uncertainty"].astype(np.float64), **doubts(replace(match, **votes))}
@@ -563,14 +567,19 @@ class Gallery:
     def keep(self, certificate: Certificate) -> None:
         """Keep a certificate with the gallery, in place of one of the same risk and confidence.
 
-        P(right) of an answer is one number, whatever is asked: certificates by another map to it are taken away.
+        The newest calibration queries say what is asked now, and P(right) of an answer is one number, whatever is
+        asked: certificates of other queries, or by another map to P(right), are taken away.
         """
         same = (certificate.risk, certificate.confidence)
         others = [each for each in self.certificates if (each.risk, each.confidence) != same]
-        kept = [each for each in others if gallery_trust.by_one_map(each, certificate)]
+        kept = [each for each in others if gallery_trust.together(each, certificate)]
         gone = [f"{each.risk:g}" for each in others if each not in kept and each.gallery == self.digest]
         if gone:
-            log.warning("certificate(s) for a risk of %s state another P(right) and go; certify again", ", ".join(gone))
+            log.warning(
+                "certificate(s) for a risk of %s were made with other calibration queries, or state another P(right), "
+                "and go; certify these risks again",
+                ", ".join(gone),
+            )
         self.certificates = [*kept, certificate]
 
     def promises(
@@ -595,7 +604,7 @@ class Gallery:
                 f"certify takes risk, groups, confidence, score, tries and shares; not {', '.join(options)}."
             )
         calibration = self._calibration(model, images, class_names, groups, fitted=score in ("", "p_right"))
-        by = calibration.p_right or score or "disagreement"
+        by = calibration.p_right or score or calibration.fallback
         facts: dict[str, Any] = {"confidence": confidence, "gallery": self.digest, "weights": self.model}
         facts["calibration"] = records_digest(calibration.queries, calibration.labels)
         record, classes = calibration.answers.tensors(), self.labels
@@ -629,7 +638,10 @@ class Gallery:
             mean = queries["mean"]
             groups = None if groups is None else _as_many(groups, len(labels))[distinct(mean)]
             answers = calibration_answers(self.record, self.labels, queries, labels)
-            return Calibration(answers, mean, labels, self.trust.p_right if fitted else None, groups)
+            calibration = Calibration(answers, mean, labels, self.trust.p_right if fitted else None, groups)
+            if not fitted or calibration.p_right is not None:
+                return calibration
+            return self._fitted(calibration)  # no image of the gallery can be asked among the others
         if groups is not None:
             raise CertificateError("groups are of calibration images; hand those over, too.")
         unit: Literal["auto", "query"]
@@ -637,16 +649,37 @@ class Gallery:
         calibration = Calibration(self.left_out, self.record["mean"], self.labels, unit=unit)
         return calibration.with_p_right() if fitted else calibration
 
+    def _fitted(self, calibration: Calibration) -> Calibration:
+        """Return the calibration with P(right) fitted to a fifth of its queries, or of their classes or groups."""
+        truth = calibration.answers.label
+        by_class = calibration.groups is None and shows_some(truth, self.labels)
+        return calibration.with_p_right(truth if by_class else calibration.groups)
+
     def _names_of(self, labels: np.ndarray) -> np.ndarray:
         """Return the names of classes by number (Q,), `STRANGERS` for those that the gallery has not."""
         names = dict(zip(self.labels.tolist(), self.class_names, strict=True))
         return np.array([names.get(label, STRANGERS) for label in labels.tolist()])
 
-    def _numbers(self, class_names: Iterable[Any]) -> np.ndarray:
-        """Number classes (Q,) as the gallery's; those that it has not are -1, -2, ..."""
+    def _truth(self, class_names: Iterable[Any]) -> np.ndarray:
+        """Number the classes of calibration queries (Q,) as the gallery's; those that it has not are -1, -2, ...
+
+        Raises:
+            CertificateError: queries without a class.
+        """
         numbers = dict(zip(self.class_names, self.labels.tolist(), strict=True))
-        named = [str(name) for name in class_names]
-        strangers = dict.fromkeys(name for name in named if name not in numbers)
+        named = class_names_of(class_names)
+        if "" in named:
+            raise CertificateError(
+                f"{named.count('')} of {len(named)} calibration queries have no class: nobody can say whether their "
+                "answers are right. Name their classes (images: one folder per class), or leave them out."
+            )
+        strangers = Counter(name for name in named if name not in numbers)
+        if strangers:
+            log.warning(
+                "%d of %d calibration queries are of %d classes that the gallery has not, such as %s: each answer to "
+                "them is wrong. Right, if strangers will be asked about; else look at the spelling",
+                *(strangers.total(), len(named), len(strangers), harmless(repr(next(iter(strangers))))),
+            )
         numbers |= {name: -1 - number for number, name in enumerate(strangers)}
         return np.array([numbers[name] for name in named])
 
@@ -663,18 +696,14 @@ class Gallery:
                 raise CertificateError(
                     f"{count} calibration vectors need as many class names: certify(None, vectors, names, ...)."
                 )
-            return record, self._numbers(class_names)
+            return record, self._truth(class_names)
         items = loose_images(images, None, class_names)
-        if "" in items.class_names:
-            raise CertificateError(
-                "calibration images without a class: nobody can say whether their answers are right. Name their "
-                "classes, one folder per class."
-            )
+        labels = self._truth(items.class_names)
         embedded = model.embedded(items.images)
         check_held_out(model.trained_on(embedded.looks))
         batch = embedded.batch
         record = {"mean": batch.mean.numpy(), "uncertainty": batch.uncertainty.numpy()}
-        return record, self._numbers(items.class_names)
+        return record, labels
 
     # ---- where it is kept ----------------------------------------------------------------------------------------
 
@@ -762,7 +791,7 @@ class IndexedGallery(Gallery):
         count = len(queries["hits"])
         if len(names) != count:
             raise CertificateError(f"{len(names)} class names for {count} calibration queries; give one each.")
-        return queries, self._numbers(names)
+        return queries, self._truth(names)
 
     def _calibration(
         self, model: Embedder | None, images: Any, class_names: Classes, groups: Classes, *, fitted: bool
@@ -774,8 +803,7 @@ class IndexedGallery(Gallery):
         groups = None if groups is None else _as_many(groups, len(labels))[once]
         hits, labels = queries["hits"].reshape(len(labels), -1)[once], labels[once]
         calibration = Calibration(answers, hits, labels, groups=groups)
-        by_class = groups is None and shows_some(labels, self.labels)
-        return calibration.with_p_right(labels if by_class else groups) if fitted else calibration
+        return self._fitted(calibration) if fitted else calibration
 
 
 def directions(vectors: Any, *, overwrite: bool = False) -> np.ndarray:

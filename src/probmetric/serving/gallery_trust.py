@@ -89,6 +89,13 @@ class Calibration:
     groups: np.ndarray | None = None
     unit: Literal["auto", "query"] = "auto"
 
+    @property
+    def fallback(self) -> str:
+        """The score that decides where P(right) cannot be fitted: the first usual one that tells answers apart."""
+        free = self.answers.free
+        told = (name for name in ("disagreement", "gap") if name in free and np.ptp(free[name]) > 0)
+        return next(told, "cosine")
+
     def with_p_right(self, units: np.ndarray | None = None) -> Calibration:
         """Return the calibration with P(right) fitted to a random fifth of the answers, or of the `units` (Q,).
 
@@ -215,16 +222,17 @@ def read_tries(folder: Path) -> dict[str, dict[str, int]]:
     return kept.get("tried", {})
 
 
-def by_one_map(first: Certificate, second: Certificate) -> bool:
-    """Say whether two certificates may be kept together: not if they decide by different maps to P(right)."""
-    return not (first.p_right and second.p_right) or first.p_right == second.p_right
+def together(first: Certificate, second: Certificate) -> bool:
+    """Say whether two certificates may be kept together: of one calibration set, and of one map to P(right)."""
+    one_map = not (first.p_right and second.p_right) or first.p_right == second.p_right
+    return one_map and first.calibration == second.calibration
 
 
 def write_certificates(folder: Path, certificates: Sequence[Certificate]) -> None:
-    """Write each certificate to the file that its risk and confidence name; those there by another map go."""
+    """Write each certificate to the file that its risk and confidence name; those that may not stay with them go."""
     for earlier in folder.glob("certificate-*.json"):
         with contextlib.suppress(FileError, CertificateError):  # a damaged one is refused when it is read
-            if not all(by_one_map(Certificate.load(earlier), each) for each in certificates):
+            if not all(together(Certificate.load(earlier), each) for each in certificates):
                 earlier.unlink()
     for certificate in certificates:
         path = folder / f"certificate-{float(certificate.risk)!r}-{float(certificate.confidence)!r}.json"

@@ -115,6 +115,7 @@ def among_others(hits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.n
     others = others - (struck & (numbers[indices] == numbers[itself]) & (indices != itself)).sum(axis=1)
     asks = ~(struck & (indices < itself)).any(axis=1) & (others > 0)
     if whole:
+        asks &= np.count_nonzero(~struck, axis=1) >= min(VOTES, len(labels) - 1)
         return np.where(struck, -np.inf, hits), asks
     struck[:, -1] |= ~(indices == itself).any(axis=1)  # so that all lists are of one length
     order = np.argsort(struck, axis=1, kind="stable")
@@ -124,12 +125,15 @@ def among_others(hits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def match_of(hits: np.ndarray, labels: np.ndarray, k: int) -> Match:
-    """Return the match of queries by what they found: the k nearest, or as many as all of them have.
+    """Return the match of queries by what they found: the k nearest, or as many as all of them have, from `VOTES` on.
 
     Args:
         hits: similarities (Q, N) or lists (Q, k', 2), as `checked` gives them.
         labels: classes of the gallery (N,).
         k: nearest images.
+
+    Raises:
+        ServingError: a query may find fewer images than vote in the scores of an answer.
     """
     if hits.ndim == 3:
         scores, indices = hits[..., 0], hits[..., 1].astype(np.int64)
@@ -137,9 +141,14 @@ def match_of(hits: np.ndarray, labels: np.ndarray, k: int) -> Match:
         place = np.where(others.any(axis=1), others.argmax(axis=1), -1)
         second = scores[np.arange(len(scores)), place]
     else:
-        k = min(k, int((hits > -np.inf).sum(axis=1).min(initial=k)))
-        if k < 1:
-            raise ServingError("a query finds nothing: all of its similarities are -inf.")
+        found = np.count_nonzero(hits > -np.inf, axis=1)
+        k, voting = min(k, int(found.min(initial=k))), min(VOTES, hits.shape[1] - 1)
+        if k < max(voting, 1):
+            row = int(found.argmin())
+            raise ServingError(
+                f"query {row} may find {found[row]} of {hits.shape[1]} images, the others are -inf; the scores of an "
+                f"answer are of the {max(voting, 1)} nearest. Ask it in a gallery of its own, or leave it out."
+            )
         parts = [_nearest(hits[start : start + BLOCK_ROWS], labels, k) for start in range(0, len(hits), BLOCK_ROWS)]
         scores, indices, second = (np.concatenate(each) for each in zip(*parts, strict=True))
     query, gap = {"uncertainty": np.zeros(len(hits), dtype=np.float32)}, scores[:, 0] - np.maximum(second, -1.0)

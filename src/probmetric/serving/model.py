@@ -38,6 +38,7 @@ from probmetric.serving.record import Member
 from probmetric.serving.search import Answer, Queries, Rules
 from probmetric.training.assemble import Assembly, Sizes, combined, restored
 from probmetric.training.device import pick_device
+from probmetric.trust.certificates import Certificate
 from probmetric.uncertainty import REGISTRY as UNCERTAINTIES
 from probmetric.uncertainty import DirectionalBatch, Predictor, create_uncertainty
 
@@ -219,7 +220,7 @@ class Model:
         return torch.cat(batches).cpu()
 
     def search(
-        self, gallery: Gallery, images: Any, *, k: int = 5, risk: float | None = None, **rules: Any
+        self, gallery: Gallery, images: Any, *, k: int = 5, risk: float | Certificate | None = None, **rules: Any
     ) -> list[Answer]:
         """Return the nearest gallery images of each image, and how far the answer can be trusted.
 
@@ -228,7 +229,7 @@ class Model:
             images: as of `embed`.
             k: matches per image.
             risk: answer only so that at most this share of the answers given is wrong, by a certificate of the gallery
-                (`Gallery.certify`).
+                (`Gallery.certify`); or the certificate that decides.
             rules: confidence, withhold, strangers and any_image, as of `search.Rules`.
 
         Raises:

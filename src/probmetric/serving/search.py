@@ -67,27 +67,29 @@ class Rules:
     """Which answers are given; the others are withheld.
 
     Attributes:
-        risk: at most this share of the answers given is wrong, by a certificate of the gallery (`Gallery.certify`).
-        confidence: at which the certificate must hold.
+        risk: at most this share of the answers given is wrong, by a certificate of the gallery (`Gallery.certify`); or
+            the certificate that decides.
+        confidence: at which the certificate must hold, where a share is named.
         withhold: none for images less sure than this share of the validation images.
         strangers: none for images farther from the gallery than all but this share of its images are from each other,
             such as 0.01.
         any_image: also for images that do not look like any of the gallery's (`looks`).
     """
 
-    risk: float | None = None
+    risk: float | Certificate | None = None
     confidence: float = 0.9
     withhold: float = 1.0
     strangers: float = 0.0
     any_image: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("withhold", "strangers", "confidence", *(() if self.risk is None else ("risk",))):
+        named = self.risk is not None and not isinstance(self.risk, Certificate)
+        for name in ("withhold", "strangers", "confidence", *(("risk",) if named else ())):
             arrays.check_number(getattr(self, name), name)
         for name in ("withhold", "strangers"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ServingError(f"{name} is {getattr(self, name):g}; it is a share of images, 0 to 1.")
-        if self.risk is not None and not 0 < self.risk < 1:
+        if self.risk is not None and not isinstance(self.risk, Certificate) and not 0 < self.risk < 1:
             raise ServingError(f"risk is {self.risk:g}; it is the share of wrong answers allowed, between 0 and 1.")
         if not 0 < self.confidence < 1:
             raise ServingError(f"confidence is {self.confidence:g}; it is a chance, between 0 and 1.")

@@ -17,11 +17,12 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Query, Request
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
@@ -35,6 +36,27 @@ from probmetric.serving.model import Model
 log = logging.getLogger(__name__)
 LARGEST_IMAGE = 64 * 2**20
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class Nothing(BaseModel, extra="forbid"):
+    """Parameters of a question without any; a misspelt one is refused, so that no promise is lost by a typing error."""
+
+
+class Asked(BaseModel, extra="forbid"):
+    """Parameters of a search, as of `Model.search`."""
+
+    k: int = 5
+    risk: float | None = None
+    confidence: float = 0.9
+    strangers: float = 0.0
+    any_image: bool = False
+
+
+class Named(BaseModel, extra="forbid"):
+    """Name and class of an image to be added."""
+
+    path: str
+    class_name: str = ""
 
 
 class Service:
@@ -56,7 +78,10 @@ class Service:
         """Return what is served."""
         with self._lock:
             gallery = self.gallery()
-            promises = [{"risk": each.risk, "confidence": each.confidence} for each in gallery.certificates]
+            valid = [
+                each for each in gallery.certificates if (each.gallery, each.weights) == (gallery.digest, gallery.model)
+            ]
+            promises = [{"risk": each.risk, "confidence": each.confidence} for each in valid]
             facts = {"images": len(gallery), "dimensions": gallery.dim, "digest": gallery.digest}
         model = {"name": self.model.name, "digest": self.model.digest}
         return {"probmetric": __version__, "model": model, "gallery": facts, "certificates": promises}
@@ -83,10 +108,14 @@ class Service:
         """Add an image file to the stored gallery under the name `path`.
 
         Raises:
-            ServingError: the service may not write.
+            ServingError: the service may not write, or the image has no name, or no class where all others have one.
         """
         if not self.writable:
             raise ServingError("this service only reads; start it with --writable to add images.")
+        if not path.strip():
+            raise ServingError("path is empty; name the image.")
+        if not class_name.strip() and self._gallery.labelled:
+            raise ServingError("class_name is empty; without it no answer of the gallery could be certified.")
         with self._lock, Gallery.changing(self.folder) as gallery:
             gallery.add(self.model, [image], paths=[path], class_names=[class_name])
             self._gallery = gallery
@@ -105,27 +134,19 @@ def application(service: Service, host: str = LOOPBACK[0]) -> FastAPI:
         return service.about()
 
     @app.post("/embed")
-    async def embed(request: Request) -> dict[str, Any]:
+    async def embed(request: Request, _: Annotated[Nothing, Query()]) -> dict[str, Any]:
         """Embed the image file in the body."""
         return await _answered(request, service.embed)
 
     @app.post("/search")
-    async def search(
-        request: Request,
-        k: int = 5,
-        risk: float | None = None,
-        confidence: float = 0.9,
-        strangers: float = 0.0,
-        any_image: bool = False,
-    ) -> dict[str, Any]:
+    async def search(request: Request, asked: Annotated[Asked, Query()]) -> dict[str, Any]:
         """Search the gallery for the image file in the body."""
-        rules = {"confidence": confidence, "strangers": strangers, "any_image": any_image}
-        return await _answered(request, lambda image: service.search(image, k, risk, **rules))
+        return await _answered(request, lambda image: service.search(image, **asked.model_dump()))
 
     @app.post("/images")
-    async def add(request: Request, path: str, class_name: str = "") -> dict[str, Any]:
+    async def add(request: Request, named: Annotated[Named, Query()]) -> dict[str, Any]:
         """Add the image file in the body to the gallery."""
-        return await _answered(request, lambda image: service.add(image, path, class_name))
+        return await _answered(request, lambda image: service.add(image, named.path, named.class_name))
 
     return app
 

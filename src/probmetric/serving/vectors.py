@@ -34,9 +34,9 @@ from probmetric.data.manifest import DataError
 from probmetric.data.sources.embeddings import arrays_of
 from probmetric.data.sources.table import columns_of
 from probmetric.errors import ServingError
-from probmetric.io import present
+from probmetric.io import FileError, present
 from probmetric.serving import lists
-from probmetric.serving.frames import LABELS, NAMES, VECTORS, column_of
+from probmetric.serving.frames import LABELS, VECTORS, class_names_of, column_of, names_of
 from probmetric.serving.gallery import Gallery, directions
 from probmetric.serving.gallery_files import INDEX
 from probmetric.trust.certificates import CertificateError
@@ -47,7 +47,7 @@ FAISS = (".faiss", ".index")
 FILES = (".parquet", ".npz", ".npy", ".safetensors", *FAISS)
 SIMILARITIES, SCORES, INDICES, QUERY_LABELS = "similarities", "scores", "indices", ("query_labels", "query_label")
 HELD_OUT = 3  # one group of so many calibrates
-_VECTORS = {"labels": LABELS, "names": NAMES, "splits": ("split",), "groups": ()}
+_VECTORS = {"labels": LABELS, "splits": ("split",), "groups": ()}
 _QUERIES = {"labels": QUERY_LABELS, "names": ("query_path",), "splits": ("split",), "groups": ()}
 GALLERY_SPLITS, QUERY_SPLITS = ("gallery", "reference", "index"), ("calibration", "query", "queries", "probe")
 
@@ -63,7 +63,7 @@ class Vectors:
         names: name of each row (N).
         splits: split of each row (N), "" where the file has no such column.
         groups: what rows come from together (N,); None where nobody asked.
-        columns: names of the columns of the file.
+        columns: names of the columns of the file that say something else.
         hits: the queries of an index of the user's own, whose rows are what it found; None in a file of vectors.
         depth: length of its lists, 0 of similarities.
     """
@@ -106,7 +106,7 @@ class Vectors:
         """
         if self.hits is not None:
             return self._among_others() if not any(self.hits.labels) else (self, self.hits)
-        if not any(self.splits):
+        if not self.split_in_two:
             return self, None
         gallery, queries = self.of(GALLERY_SPLITS), self.of(QUERY_SPLITS)
         if not len(gallery) or not len(queries):
@@ -115,6 +115,26 @@ class Vectors:
                 "'calibration' (or 'query'), or no column `split`."
             )
         return gallery, queries
+
+    @property
+    def split_in_two(self) -> bool:
+        """Whether the column `split` names a gallery or queries; train, val and test are no such names.
+
+        Raises:
+            ServingError: it names one, and something else beside it.
+        """
+        counts = Counter(self.splits)
+        others = [f"{name!r} ({counts[name]})" for name in sorted(counts.keys() - {*GALLERY_SPLITS, *QUERY_SPLITS})]
+        if len(others) == len(counts):
+            if any(self.splits):
+                log.warning("%s: the splits %s name no gallery; all rows are taken", self.file, ", ".join(others))
+            return False
+        if others:
+            raise ServingError(
+                f"{self.file}: the column `split` has {', '.join(others)} beside its other names; a row is of "
+                f"{', '.join(GALLERY_SPLITS)} or of {', '.join(QUERY_SPLITS)}."
+            )
+        return True
 
     def _among_others(self) -> tuple[Vectors, Vectors]:
         """Return the gallery, and its images as queries that do not find themselves.
@@ -147,10 +167,12 @@ def read_vectors(file: Path, *, label: str = "", group: str = "") -> Vectors:
     Raises:
         DataError: the file is damaged, or a column is missing or has another length.
     """
-    if not is_vectors(file) or not present(file):
+    if not present(file):
+        raise DataError(f"{file} is missing.")
+    if not is_vectors(file):
         raise DataError(f"{file} is no file of vectors; expected {', '.join(FILES)}.")
     columns = _of_faiss(file) if file.suffix.lower() in FAISS else arrays_of(file)
-    if SIMILARITIES in columns or SCORES in columns:
+    if {SIMILARITIES, SCORES} & {name for name, values in columns.items() if values.ndim > 1}:
         return _hits_of(columns, file, label=label, group=group)
     vector = next((name for name in VECTORS if name in columns), "")
     if vector and not len(columns[vector]):
@@ -190,14 +212,22 @@ def _described(
     """
     count = len(rows)
     said = {what: column_of(file, columns, wanted.get(what, ""), names, count) for what, names in usual.items()}
+    name, said["names"] = ("", said["names"]) if "names" in usual else names_of(file, columns, count)
+    groups = np.array(said["groups"]) if wanted.get("groups") else None
+    if groups is not None and "" in groups:
+        raise DataError(
+            f"{file}: {np.count_nonzero(groups == '')} of {count} rows have no {wanted['groups']}; rows that come from "
+            "one place count once, so name it for each of them."
+        )
+    label = wanted.get("labels") or next((each for each in usual["labels"] if each in columns), "")
     return Vectors(
         file,
         rows,
-        labels=said["labels"] or [""] * count,
+        labels=class_names_of(said["labels"] or [""] * count),
         names=said["names"] or [f"{called or f'{file.stem}/'}{row}" for row in range(count)],
         splits=said.get("splits") or [""] * count,
-        groups=np.array(said["groups"]) if wanted.get("groups") else None,
-        columns=tuple(columns),
+        groups=groups,
+        columns=tuple(each for each in columns if each not in (name, label)),
     )
 
 
@@ -210,14 +240,14 @@ def _hits_of(columns: Mapping[str, np.ndarray], file: Path, *, label: str, group
     else:
         raise DataError(f"{file} holds scores, but no `indices`: which gallery rows they are of.")
     listing = file.with_suffix(".csv")
-    if file.suffix == ".parquet" and listing.is_file():
+    if file.suffix.lower() == ".parquet" and listing.is_file():
         columns = {**columns, **columns_of(listing)}
     hits = _described(file, rows, columns, {"groups": group}, _QUERIES, "query ")
-    if any(hits.splits):
+    if hits.split_in_two:
         hits = hits.of(QUERY_SPLITS)
     label = label or next((name for name in LABELS if name in columns), "")
     nothing = np.empty((len(columns.get(label, ())), 0), dtype=np.float32)
-    gallery = _described(file, nothing, columns, {"labels": label}, {"labels": (), "names": NAMES})
+    gallery = _described(file, nothing, columns, {"labels": label}, {"labels": ()})
     return replace(gallery, hits=hits, depth=rows.shape[1] if rows.ndim == 3 else 0)
 
 
@@ -235,6 +265,12 @@ def _of_faiss(file: Path) -> dict[str, np.ndarray]:
         index = faiss.read_index(str(file))
         if hasattr(index, "make_direct_map"):
             index.make_direct_map()
+        layers = [index]  # one with ids frees the one in it
+        while hasattr(layers[-1], "id_map"):  # rows lie in the order in which they were added
+            layers.append(faiss.downcast_index(layers[-1].index))
+        index = layers[-1]
+        if index.ntotal:
+            index.reconstruct(0)  # raises where many at once would end the process
         vectors = index.reconstruct_n(0, index.ntotal)
     except ModuleNotFoundError as error:
         raise DataError(f"{file} is read by faiss, which is not installed; pip install faiss-cpu.") from error
@@ -265,6 +301,16 @@ def calibrating(
     if vectors.hits is not None and trained_on:
         raise ServingError(f"{file} has no vectors to be compared with --trained-on: leave those queries out of it.")
     trained = read_vectors(trained_on) if trained_on else None
+    if trained is not None and trained.rows.shape[1:] != vectors.rows.shape[1:]:
+        raise ServingError(
+            f"{trained_on} has vectors of {trained.rows.shape[1]} dimensions, {file} of {vectors.rows.shape[1]}: they "
+            "are no vectors of one model."
+        )
+    if not any(vectors.labels):
+        raise ServingError(
+            f"{file} has no classes in {', '.join(LABELS)}; it has {', '.join(vectors.columns)}: name the column of "
+            "the classes with --label."
+        )
     gallery, calibration = vectors.parts
     if queries is not None:
         calibration = read_vectors(queries, label=label, group=group)
@@ -359,7 +405,12 @@ def gallery_of(vectors: Vectors) -> Gallery:
         gallery.take(rows, np.zeros(len(rows), dtype=np.float32), vectors.names, vectors.labels)
     folder = gallery_folder(vectors.file)
     if present(folder / INDEX):
-        stored = Gallery.open(folder)
+        try:
+            stored = Gallery.open(folder)
+        except (FileError, CertificateError) as error:
+            raise ServingError(
+                f"{error} Here: remove the folder {folder} and certify again; which scores were tried goes with it."
+            ) from error
         if stored.digest == gallery.digest:
             return stored
         gallery.tried = stored.tried  # a calibration set vouches once, whichever gallery it is asked in

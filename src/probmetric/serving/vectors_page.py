@@ -127,6 +127,8 @@ def _strangers(gallery: Gallery) -> tuple[Doubts, Doubts] | None:
     rest = np.flatnonzero(~strange & ~drawn)
     familiar = np.flatnonzero(drawn & np.isin(labels, labels[rest]))
     strangers = np.sort(generator.permutation(np.flatnonzero(strange))[:ASKED])
+    if not len(familiar):
+        return None  # each row is alone in its class
     searched = {name: np.asarray(values[rest]) for name, values in rows.items()}
     questions = (
         {name: np.asarray(values[chosen]) for name, values in rows.items()} for chosen in (strangers, familiar)
@@ -183,7 +185,8 @@ def _certified(contents: Contents) -> dict[str, Any]:
         for made, (answered, wrong) in zip(contents.certificates, dots, strict=True)
     ]
     answers = contents.answers
-    doubt = answers.free["disagreement"] if contents.stated is None else 1 - contents.stated
+    doubt = answers.free.get("disagreement", answers.free["cosine"])
+    doubt = doubt if contents.stated is None else 1 - contents.stated
     accuracy = accuracy_by_coverage(doubt, answers.right.astype(np.float64))
     coverage = np.arange(1, len(accuracy) + 1) / len(accuracy)
     drawn = np.unique(np.linspace(0, len(accuracy) - 1, 200).astype(int))

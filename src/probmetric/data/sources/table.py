@@ -34,6 +34,7 @@ from probmetric.metrics.severity import STRENGTHS
 
 FILES = (".csv", ".tsv", ".parquet")
 NEEDED = ("path", "label")
+MATRICES = ("vector", "vectors", "mean", "embedding", "similarities", "scores", "indices")  # lists of one length
 MISSING = ("", "nan", "NaN", "<NA>")  # as programs write what is not known
 BATCH_ROWS = 8192  # of vectors, read at once
 SOURCE_ROW = "source_row"
@@ -243,7 +244,8 @@ def _of_parquet(file: Path, vectors: bool) -> Columns:
         count = parts.metadata.num_rows
         if not count:
             raise DataError(f"{file} lists nothing.")
-        columns = {name: _matrix(file, name, parts) for name in lists if vectors and _of_lists(parts, name)}
+        found = {name: _matrix(file, name, parts) for name in lists if vectors and _of_lists(parts, name)}
+        columns = {name: matrix for name, matrix in found.items() if matrix is not None}
     pa.default_memory_pool().release_unused()  # as much as the vectors hold
     for name, column in zip(table.column_names, table.columns, strict=True):
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
@@ -265,8 +267,14 @@ def _cell(value: Any) -> Any:
     return "" if value is None else value if isinstance(value, bytes) else str(value)
 
 
-def _matrix(file: Path, name: str, parts: Any) -> np.ndarray:
-    """Return a column of lists, all of one length, as a matrix (N, M); a batch at a time is held twice."""
+def _matrix(file: Path, name: str, parts: Any) -> np.ndarray | None:
+    """Return a column of lists, all of one length, as a matrix (N, M); a batch at a time is held twice.
+
+    None for lists of several lengths, such as tags.
+
+    Raises:
+        DataError: the column is one of `MATRICES`, and has empty cells or such lists.
+    """
     import pyarrow.compute as pc
 
     matrix, first = np.empty((0, 0)), 0
@@ -277,7 +285,9 @@ def _matrix(file: Path, name: str, parts: Any) -> np.ndarray:
         if not first and len(lengths) == 1:
             matrix = np.empty((parts.metadata.num_rows, lengths[0].as_py() or 0), dtype=rows.dtype)
         if array.null_count or values.null_count or rows.size != len(array) * matrix.shape[1] or len(lengths) != 1:
-            raise DataError(f"{file}: {name} has empty cells, or lists that differ in length; mend them.")
+            if name in MATRICES:
+                raise DataError(f"{file}: {name} has empty cells, or lists that differ in length; mend them.")
+            return None
         matrix[first : first + len(array)] = rows.reshape(len(array), -1)
         first += len(array)
     return matrix
