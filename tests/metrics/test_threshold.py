@@ -76,3 +76,11 @@ def test_without_two_classes_of_pairs_there_is_none(labels):
 
 def test_lower_is_better():
     assert direction("threshold/opis") == "lower"
+
+
+def test_images_of_one_class_among_those_drawn_have_no_threshold():
+    rows = unit(np.random.default_rng(0).normal(size=(20_000, 4)))
+    labels = np.zeros(20_000, dtype=int)
+    labels[[5, 77]] = 1
+    found = [threshold_metrics(rows, labels, seed=seed)["opis"] for seed in range(3)]
+    assert any(map(math.isnan, found))

@@ -158,3 +158,12 @@ def test_a_difference_that_two_seeds_cannot_doubt_has_a_p_value():
     """Two seeds all but agree; tails of one degree of freedom reach 1e303 there, whose squares are no number."""
     p_value = p_value_of(1.0, UnitVariance(1e-12, 1), UnitVariance(1e-9, 49))
     assert p_value == pytest.approx(2 / (math.pi * 1e6), rel=1e-4)  # of Cauchy's distribution: the classes add nothing
+
+
+@pytest.mark.parametrize("count", [2, 5, 40])
+def test_the_bootstrap_of_few_units_is_not_too_small(count):
+    """The bootstrap's variance of a mean is (U - 1) / U of the usual one: .71 of the error with two units."""
+    values = np.random.default_rng(count).normal(size=count)
+    drawn = resampled(lambda rows: values[rows].mean(), np.arange(count), resamples=20_000)
+    assert drawn == pytest.approx(error_of(values), rel=0.03)
+    assert math.isnan(resampled(lambda rows: 1.0, np.zeros(4)))

@@ -18,7 +18,7 @@ from probmetric.runs.evaluate import answers_among_others, evaluate_run, run_ans
 from probmetric.runs.folder import Embeddings, RunFolder
 from probmetric.testing import isolated_components
 from probmetric.trust import scores
-from probmetric.trust.answers import Answers, p_right_of, trust_metrics
+from probmetric.trust.answers import Answers, among_others, p_right_of, trust_metrics
 from probmetric.trust.scores import doubts
 
 
@@ -247,3 +247,14 @@ def test_the_file_of_a_run_holds_what_was_answered(tmp_path, split):
     assert "ood/empty/auroc" not in metrics
     assert sum(curves["p_right"]["count"]) == 200
     assert metrics["p_right_val/ece"] >= 0
+
+
+def test_expected_likelihood_of_embeddings_of_one_dimension_is_that_of_two_points():
+    record = {
+        "mean": np.array([[1.0], [-1.0], [1.0], [-1.0]], dtype=np.float32),
+        "uncertainty": np.ones(4, dtype=np.float32),
+        "concentration": np.array([1.0, 2.0, 3.0, 4.0], dtype=np.float32),
+    }
+    doubt = among_others(record, np.array([0, 1, 0, 1])).doubts["expected_likelihood"]
+    log_c = [-np.log(2 * np.cosh(value)) for value in (1.0, 3.0, 4.0)]
+    assert doubt[0] == pytest.approx(log_c[2] - log_c[0] - log_c[1], rel=1e-6)  # each is the nearest of the other

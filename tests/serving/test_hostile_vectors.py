@@ -18,6 +18,7 @@ from probmetric.cli import main
 from probmetric.data.manifest import DataError
 from probmetric.errors import ServingError
 from probmetric.serving.frames import class_names_of
+from probmetric.serving.gallery_trust import Calibration
 from probmetric.serving.vectors import calibrating, read_vectors
 from probmetric.trust.certificates import CertificateError
 
@@ -211,3 +212,16 @@ def test_a_class_has_one_share(tmp_path, capsys, monkeypatch):
     Path("shares.csv").write_text("class,share\na,1\na,50\n")
     assert main(["certify", "g.parquet", queries, "--risk", "0.2", "--shares", "shares.csv"]) == 2
     assert "names the class 'a' more than once" in capsys.readouterr().err
+
+
+def test_answers_that_decide_how_to_certify_vouch_for_nothing():
+    """A fifth that is all right was certified with the others by another score: 12 % of these were false."""
+    gallery = Gallery.from_vectors(VECTORS[SHOWN], LABELS[SHOWN])
+    answers = gallery.asked(None, VECTORS[ASKED], LABELS[ASKED])
+    right = answers.rows(answers.right)
+    calibration = Calibration(right, VECTORS[ASKED], LABELS[ASKED], groups=np.arange(len(right.right)))
+    fitted = calibration.with_p_right()
+    assert fitted.p_right is None
+    assert 0.7 < len(fitted.answers.right) / len(right.right) < 0.9
+    assert fitted.groups is not None
+    assert len(fitted.groups) == len(fitted.answers.right)

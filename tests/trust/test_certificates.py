@@ -505,3 +505,34 @@ def test_as_many_errors_are_allowed_as_the_binomial_lets_pass(count, risk, delta
     for answers, most in enumerate(allowed.tolist(), start=1):
         assert most == -1 or binom.cdf(most, answers, risk) <= delta
         assert most == answers or binom.cdf(most + 1, answers, risk) > delta
+
+
+def test_the_threshold_is_no_less_than_an_answer_that_vouched_for_it():
+    """Just below a float32 number others were tested: thresholds below them were shown for nothing."""
+    doubt = np.repeat([0.4, 0.49999999, 0.5], [15, 885, 100])
+    certificate = certify(doubt, (np.arange(1000) > 1) & (doubt < 0.5), risk=0.1)
+    assert certificate.threshold == 0.49999999
+    assert (certificate.answered, certificate.errors) == (900, 2)
+
+
+@pytest.mark.parametrize("confidence", [0.36, 0.9, 0.95, 0.99])
+def test_the_fewest_answers_are_those_with_which_no_error_passes(confidence):
+    """By rounding some numbers needed one more, and the limit was the smallest value, which nearly all exceed."""
+    for count in range(1, 400):
+        share = 1 - (1 - confidence) ** (1 / count)
+        assert errors_allowed(np.array([least_tested(share, confidence)]), share, 1 - confidence)[0] >= 0
+
+
+def test_the_smallest_of_three_risks_keeps_the_promise_as_one_of_three_tries():
+    """Risk .0502 up to 1/2, all wrong to .528, .1003 above: the smallest that passed was false in 15 % of sets."""
+    generator, broken, sets = np.random.default_rng(3), 0, 400
+    for _ in range(sets):
+        doubt = generator.random(2000)
+        chance = np.select([doubt < 0.5, doubt < 0.528], [0.0502, 1.0], 0.1003)
+        right = generator.random(2000) >= chance
+        made = [certify(doubt, right, risk=risk, confidence=1 - 0.1 / 3) for risk in (0.2, 0.1, 0.05)]
+        last = [each for each in made if each.threshold is not None][-1]
+        edge = min(last.threshold, 1.0)
+        true = 0.0502 * min(edge, 0.5) + max(0, min(edge, 0.528) - 0.5) + 0.1003 * max(0, edge - 0.528)
+        broken += true / edge > last.risk
+    assert broken / sets <= 0.1 + 2 * (0.1 * 0.9 / sets) ** 0.5

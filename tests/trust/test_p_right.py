@@ -190,3 +190,11 @@ def test_scores_beyond_float32_count_as_its_largest():
     )
     with pytest.raises(ValueError, match="gap has shape"):
         fit_p_right({"gap": 0.5}, right)
+
+
+def test_a_score_that_is_constant_but_for_rounding_has_no_say():
+    """The entropy of ten neighbours of ten images differs by 1e-17: every new query was surely right, or wrong."""
+    generator = np.random.default_rng(0)
+    entropy = np.log(10) + 1e-16 * generator.integers(-2, 3, size=40)
+    fitted = fit_p_right({"entropy": entropy}, np.arange(40) % 10 < 7)
+    assert fitted.probability({"entropy": [0.0, 1.0, np.log(10)]}) == pytest.approx(0.7, abs=1e-6)

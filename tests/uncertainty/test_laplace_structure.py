@@ -131,3 +131,10 @@ def test_positive_precision_is_that_of_bayesian_linear_regression(seed):
     design = torch.cat([jacobian[i] - jacobian[j] for i, j in positives]) / len(positives) ** 0.5
     precision = (design.T @ design + 2.0 * torch.eye(12, dtype=torch.float64)).diagonal().reshape(3, 4)
     assert torch.allclose(posterior["weight_curvature"].double() + 2.0, precision, rtol=1e-6)
+
+
+def test_kronecker_posteriors_of_double_precision_are_fitted():
+    encoder = TinyEncoder().double()
+    batches = [(images.double(), labels) for images, labels in tiny_batches()]
+    _, posterior = fit(encoder, batches, structure="kronecker")
+    assert all(value.isfinite().all() for value in posterior.values() if torch.is_tensor(value))

@@ -139,11 +139,12 @@ def sentence(certificate: Certificate, folder: Path, gallery: Gallery, handed: i
         gallery: its gallery.
         handed: how many queries were handed over to calibrate; None where the gallery's own images do.
     """
-    total, counts = handed, {"fitted P(right) or are copies": (handed or 0) - certificate.queries}
+    fitted = "fitted P(right)" if certificate.p_right else "were to fit P(right)"
+    total, counts = handed, {f"{fitted} or are copies": (handed or 0) - certificate.queries}
     if handed is None:
         total, answers = len(gallery), len(gallery.left_out.right)
         counts = {
-            "fitted P(right)": answers - certificate.queries,
+            fitted: answers - certificate.queries,
             "are copies, trained on, alone in their class or, of many, not drawn": total - answers,
         }
     others = ", ".join(f"{count} {why}" for why, count in counts.items() if count)

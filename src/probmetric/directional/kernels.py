@@ -50,7 +50,7 @@ def kl(nu_z: Tensor, nu_p: Tensor) -> Tensor:
     square_z, square_p = nu_z.square().sum(-1), nu_p.square().sum(-1)
     difference = _decay(square_z, dim).unsqueeze(1) - _decay(square_p, dim)
     ratio = scaled_ratio_of_square(square_z, dim).unsqueeze(1)
-    return difference + ratio * (square_z.unsqueeze(1) - nu_z @ nu_p.T)
+    return (difference + ratio * (square_z.unsqueeze(1) - nu_z @ nu_p.T)).clamp_min(0)  # below it by rounding
 
 
 def _decay(square: Tensor, dim: int) -> Tensor:

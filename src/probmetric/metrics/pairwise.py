@@ -43,13 +43,14 @@ from probmetric.metrics.statistics import (
 
 LEAST_POOLED = 8
 LEAST_SHARE_OF_MEAN = 0.1
-POWER_QUANTILE = 0.8416  # of the normal distribution, for a power of 80 %
+POWER = 0.8
 
 
 class PairTest(NamedTuple):
     """One of many comparisons: adjusted `p_value`, mean `difference` a - b and the `detectable` one.
 
-    `detectable` is the difference found with a power of 80 % at the strictest level of Holm's correction. All are NaN
+    `detectable` is the difference found with a power of 80 % at the strictest level of Holm's correction, by the
+    noncentral t distribution with the fewer degrees of freedom, where there are two variances. All are NaN
     without a shared seed; p-value and `detectable` with too few.
     """
 
@@ -114,11 +115,21 @@ def pairwise_tests(samples: Mapping[str, Sample], *, least: int = LEAST_SEEDS) -
     strictest = LEVEL / 2 / max(1, int(np.count_nonzero(~np.isnan(adjusted))))
     tests: Pairwise = {}
     for ((a, b), pair), p_value in zip(pairs.items(), adjusted.tolist(), strict=True):
-        power = POWER_QUANTILE * (pair.seeds.variance + pair.units.variance) ** 0.5
-        detectable = half_width(pair.seeds, pair.units, strictest) + power if math.isfinite(p_value) else math.nan
+        detectable = _detectable(pair.seeds, pair.units, strictest) if math.isfinite(p_value) else math.nan
         tests[a, b] = PairTest(p_value, pair.difference, detectable)
         tests[b, a] = PairTest(p_value, -pair.difference, detectable)
     return tests
+
+
+def _detectable(seeds: UnitVariance, units: UnitVariance, tail: float) -> float:
+    """Return the difference that is beyond its half-width at this `tail` with a probability of `POWER`."""
+    from scipy.special import nctdtrinc
+
+    error = (seeds.variance + units.variance) ** 0.5
+    if not error:
+        return 0.0
+    freedom = min(seeds.freedom, units.freedom if units.variance else math.inf, 1e6)
+    return error * float(nctdtrinc(freedom, 1 - POWER, half_width(seeds, units, tail) / error))
 
 
 def _pair(a: Sample, b: Sample, pooled: tuple[UnitVariance, UnitVariance] | None, least: int) -> _Pair:

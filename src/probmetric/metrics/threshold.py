@@ -62,6 +62,8 @@ def threshold_metrics(embeddings: Any, labels: Any, *, seed: int = 0) -> dict[st
     others = _drawn(np.arange(len(rows)), generator)
     first, second = np.triu_indices(len(others), 1)
     apart = classes[others[first]] != classes[others[second]]
+    if not apart.any():
+        return {"opis": math.nan}
     least, most = np.quantile(_distances(rows[others], rows[others])[first, second][apart], FALSE_ACCEPTS)
     thresholds = np.linspace(least, most, THRESHOLDS)
     utilities = []

@@ -190,7 +190,7 @@ def _full_record(run: Run, plugins: Sequence[str]) -> dict[str, Any]:
 def certify_smallest(run: str) -> None:
     """Certify the smallest of `RISKS` that can be, the largest first and a smaller one while the larger is certified.
 
-    Tested in this order each has the full confidence (fixed sequence testing). Nothing is written where there are too
+    The smallest is chosen after a look at all, so each is one of as many tries. Nothing is written where there are too
     few test images, or all answers are right or wrong.
     """
     from probmetric.trust.certificates import CONFIDENCE, RISKS, CertificateError
@@ -198,7 +198,7 @@ def certify_smallest(run: str) -> None:
     made = None
     for risk in RISKS:
         try:
-            tried = _certificate(run, risk, CONFIDENCE)
+            tried = _certificate(run, risk, CONFIDENCE, tries=len(RISKS))
         except CertificateError:
             break
         if made is None or tried.threshold is not None:
@@ -225,7 +225,13 @@ def certify(run: str, *, risk: float, confidence: float, score: str = "", unit: 
 
 
 def _certificate(
-    run: str, risk: float, confidence: float, score: str = "", unit: Unit = "auto", group: str = ""
+    run: str,
+    risk: float,
+    confidence: float,
+    score: str = "",
+    unit: Unit = "auto",
+    group: str = "",
+    tries: int = 1,
 ) -> Certificate:
     from probmetric.trust.deployed import certify_record
     from probmetric.trust.p_right import PRight
@@ -250,6 +256,7 @@ def _certificate(
         confidence=confidence,
         score=by,
         unit=unit,
+        tries=tries,
         gallery=gallery,
         weights=content_digest(folder.weights_file()) if folder.trained else "",
         calibration=gallery,

@@ -100,18 +100,19 @@ class Calibration:
         """Return the calibration with P(right) fitted to a random fifth of the answers, or of the `units` (Q,).
 
         The others are to be certified, in the order of that map; what it states is then recalibrated by all answers.
-        Where a fifth is all right or all wrong: all answers, without P(right).
+        Where that fifth is all right or all wrong, the others without P(right): what decided this vouches for nothing.
         """
         answers = self.answers
         numbers = np.arange(len(answers.right)) if units is None else np.unique(units, return_inverse=True)[1]
         fitted = (np.random.default_rng(0).random(numbers.max() + 1) < FITTED)[numbers]
         right = answers.right[fitted]
+        others = replace(
+            self, answers=answers.rows(~fitted), groups=None if self.groups is None else self.groups[~fitted]
+        )
         if not 0 < right.sum() < len(right):
-            return self
+            return others
         p_right = fit_p_right({name: doubt[fitted] for name, doubt in answers.free.items()}, right)
-        p_right = p_right.recalibrated(answers.free, answers.right)
-        groups = None if self.groups is None else self.groups[~fitted]
-        return replace(self, answers=answers.rows(~fitted), p_right=p_right, groups=groups)
+        return replace(others, p_right=p_right.recalibrated(answers.free, answers.right))
 
 
 def labels_of(class_names: Sequence[str]) -> np.ndarray:

@@ -349,7 +349,8 @@ def least_units(risk: float, confidence: float, *, pilot: int = 0) -> int:
 
 def least_tested(risk: float, confidence: float) -> int:
     """Return the fewest answers without an error that put the bound at `risk`."""
-    return math.ceil(math.log1p(-confidence) / math.log1p(-risk))
+    count = math.ceil(math.log1p(-confidence) / math.log1p(-risk))
+    return count if errors_allowed(np.array([count]), risk, 1 - confidence)[0] >= 0 else count + 1  # by rounding
 
 
 def upper_bound(errors: int, answers: int, confidence: float) -> float:
@@ -381,7 +382,7 @@ def _search_queries(doubt: Doubles, wrong: Doubles, risk: float, delta: float) -
     if not len(certified):
         return None, 1.0
     last = int(certified[-1])
-    threshold = EVERYTHING if last == count - 1 else _below(tested[last + 1])
+    threshold = EVERYTHING if last == count - 1 else max(float(tested[last]), _below(tested[last + 1]))
     return threshold, min(upper_bound(int(errors[last]), last + 1, 1 - delta), risk)
 
 

@@ -26,6 +26,7 @@ from probmetric.metrics.arrays import Array, Doubles, Ints
 from probmetric.metrics.calibration import EqualMass, calibration_error
 
 PRIOR = 1.0
+ROUNDING = 1e-9  # of its largest value: a score that spreads by less is constant
 SQUARED_FROM = 500
 SMALLEST = 1e-12  # probability whose log-odds are told from less
 FOLDS = 5
@@ -130,7 +131,7 @@ def fit_p_right(scores: Mapping[str, Any], right: Any) -> PRight:
             f"all {len(truth)} answers are {'right' if truth[0] else 'wrong'}; P(right) needs some of either kind."
         )
     centre, scale = columns.mean(axis=0), columns.std(axis=0)
-    scale[scale == 0] = 1.0
+    scale[scale <= ROUNDING * np.abs(columns).max(axis=0)] = 1.0  # constant: of new answers it says nothing either
     z = (columns - centre) / scale
     squared = len(truth) >= SQUARED_FROM
     design = np.hstack([np.ones((len(z), 1)), z, z**2] if squared else [np.ones((len(z), 1)), z])

@@ -67,5 +67,9 @@ def expected_likelihood(match: Any) -> Any:
 
     both = [record["concentration"][:, None] * record["mean"].astype(float) for record in (match.query, match.answer)]
     lengths = np.stack([np.linalg.norm(nu, axis=1) for nu in (*both, both[0] + both[1])])
-    first, second, together = log_normalizer(torch.from_numpy(lengths), both[0].shape[1]).numpy()
+    dim = both[0].shape[1]
+    if dim == 1:  # two points: log C = -log(2 cosh kappa)
+        first, second, together = -np.logaddexp(lengths, -lengths)
+    else:
+        first, second, together = log_normalizer(torch.from_numpy(lengths), dim).numpy()
     return together - first - second

@@ -99,7 +99,7 @@ class CurvatureRule:
         return posterior | {"output_basis": outputs.cpu().contiguous(), "input_basis": inputs.cpu().contiguous()}
 
     def _basis(self, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
-        """Return eigenvectors Q (Z, Z) and V (D', D') of the second moments of outputs and inputs, in float32."""
+        """Return eigenvectors Q (Z, Z) and V (D', D') of the second moments of outputs and inputs."""
         moments = [torch.zeros((), dtype=torch.float64)] * 2
         for features, embeddings, labels in batches:
             targets, _ = self.targets(embeddings, labels)
@@ -111,7 +111,7 @@ class CurvatureRule:
             links = torch.diag(share) - (adjacency if self.approximation != "fixed" else 0)
             of_batch = directions.T @ (share[:, None] * directions), inputs.T @ links @ inputs
             moments = [total + part for total, part in zip(moments, of_batch, strict=True)]
-        outputs, inputs = (torch.linalg.eigh(moment)[1].float() for moment in moments)
+        outputs, inputs = (torch.linalg.eigh(moment)[1].to(batches[0][0].dtype) for moment in moments)
         return outputs, inputs
 
 
