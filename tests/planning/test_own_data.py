@@ -55,13 +55,13 @@ def photos(folder, classes=6, count=4):
     return folder
 
 
-@pytest.mark.parametrize(("classes", "split"), [(6, "by_image"), (24, "by_class, val_fraction: 0.3")])
-def test_a_folder_becomes_runs(project, capsys, classes, split):
-    photos(project / "photos", classes)
+@pytest.mark.parametrize(("classes", "count", "split"), [(6, 20, "by_image"), (24, 4, "by_class, val_fraction: 0.3")])
+def test_a_folder_becomes_runs(project, capsys, classes, count, split):
+    photos(project / "photos", classes, count)
     before = (project / "params.yaml").read_text()
     assert cli.main(["init", "photos", "--name", "shop", "--on-error", "skip"]) == 0
     said = capsys.readouterr().out
-    assert f"{4 * classes} images of {classes} classes" in said
+    assert f"{count * classes} images of {classes} classes" in said
     assert "Plan (tf_efficientnet_lite0.in1k, published weights, 128 x 128 pixels): 8 runs, about " in said
     assert ("classes validate" in said) == ("of 24 classes, the others measure it" in said) == (classes == 24)
     text = (project / "params.yaml").read_text()
@@ -110,7 +110,7 @@ def test_damaged_photographs_are_named_before_anything_is_written(project, capsy
     ],
 )
 def test_more_or_less_is_planned(project, arguments, expected):
-    photos(project / "photos", 6)
+    photos(project / "photos", 6, 20)
     assert cli.main(["init", "photos", "--name", "shop", *arguments]) == 0
     runs = plan_experiment(load(Params, "params.yaml"), "shop").runs
     assert Counter(run.name.split("/")[1].removeprefix("shop-") for run in runs) == expected
@@ -290,7 +290,27 @@ def test_data_without_validation_images_recommend_nothing(project, capsys):
     run, *_ = plan_experiment(load(Params, "params.yaml"), "shop").runs
     written(run, 0.3, classes=0)
     assert cli.main(["recommend", "shop"]) == 2
-    assert "no run of shop that has validation images is finished" in capsys.readouterr().err
+    assert "no run of shop is finished that has two validation images of a class" in capsys.readouterr().err
+
+
+def test_where_no_validation_image_has_a_second_one_nothing_is_trained(project, capsys):
+    """Five of eight runs failed in their jobs: nothing could choose an epoch."""
+    photos(project / "photos", 6, 4)
+    assert cli.main(["init", "photos", "--name", "shop"]) == 0
+    assert "no image of split val has another one of its class there" in capsys.readouterr().out
+    runs = plan_experiment(load(Params, "params.yaml"), "shop").runs
+    assert [run.settings.method for run in runs] == ["shop-frozen", "shop-whitening", "shop-lda"]
+
+
+def test_entries_of_params_yaml_keep_their_indentation(project):
+    """Six spaces, which YAML allows, ended in a traceback."""
+    photos(project / "photos", 6, 4)
+    head, begun, rest = re.split(r"(\n  on_request:[^\n]*\n)", (project / "params.yaml").read_text(), maxsplit=1)
+    block, gap, tail = rest.partition("\n\n")
+    deeper = "".join(f"  {line}\n" for line in ["    mine: {source: folder, raw: photos}", *block.splitlines()])
+    (project / "params.yaml").write_text(head + begun + deeper + gap + tail)
+    assert cli.main(["init", "photos", "--name", "shop"]) == 0
+    assert "\n      shop: {source: folder" in (project / "params.yaml").read_text()
 
 
 def test_a_table_and_vectors_become_runs(project, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from pathlib import Path
@@ -22,6 +23,8 @@ from probmetric.serving.vectors import is_vectors
 
 REPORTS = Path("reports")
 
+log = logging.getLogger(__name__)
+
 
 def report(options: argparse.Namespace) -> None:
     """Run `probmetric report`."""
@@ -40,12 +43,23 @@ def _plan(options: argparse.Namespace) -> ReportPlan:
         plan = ReportPlan.read(options.plan)
         check_planned(options.experiment, plan.experiment, options.plan)
         return plan
-    return WorkflowPlan.of(params(), [options.experiment]).report_plan(options.experiment)
+    planned = WorkflowPlan.of(params(), [options.experiment])
+    planned.write()  # runs are judged by their plan files
+    return planned.report_plan(options.experiment)
 
 
 def recommend(options: argparse.Namespace) -> None:
     """Print which method to deploy: `probmetric recommend`."""
-    print(recommendation(ReportContext.of(_plan(options))))
+    plan = _plan(options)
+    judge = plan.judge()
+    verdicts = {name: judge.run_verdict(name) for name in plan.shown}
+    stale = {name: verdict.why for name, verdict in verdicts.items() if verdict.state == "stale"}
+    if stale:
+        name, why = next(iter(stale.items()))
+        log.warning(
+            "%d of %d runs are out of date and do not count, such as %s: %s", *(len(stale), len(verdicts), name, why)
+        )
+    print(recommendation(ReportContext.of(plan, stale)))
 
 
 def figure(options: argparse.Namespace) -> None:

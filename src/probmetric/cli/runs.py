@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from probmetric.cli.project import PARAMS, check_planned, params
+from probmetric.config import ConfigError
 from probmetric.errors import nearest
 from probmetric.launch import take_place
 from probmetric.metrics import METRICS, direction, find, heading
@@ -43,6 +44,12 @@ def _run_plan(options: argparse.Namespace) -> tuple[RunPlan, Path]:
         return plan, options.plan
     project = params()
     plan = RunPlan(find_run(project, options.run), project.tracking.store, project.plugins)
+    for name in plan.run.encoders:
+        if name != options.run and unfinished(find_run(project, name), "train"):
+            raise ConfigError(
+                f"{options.run} uses the network of {name}, which is missing or out of date; make that first: "
+                f"probmetric run {name} --until train"
+            )
     return plan, plan.write(planned_steps(plan.run))
 
 
@@ -50,6 +57,7 @@ def tune(options: argparse.Namespace) -> None:
     """Run `probmetric tune`."""
     project = params()
     search = Search(project, every_method(project), load_tuning(options.search))
+    report.check_names(search, options.search)
     search.run(
         lambda runs: train_runs(runs, options.snakemake),
         lambda search: report.write_progress(search, options.search),

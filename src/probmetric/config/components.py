@@ -223,7 +223,14 @@ def parse(model: type[BaseModel], value: Any, where: str, *, checked: bool = Fal
     try:
         return model.model_validate(dict(value), context=_CHECKED if checked else None)
     except ValidationError as error:
-        lines = [_explain(model, problem, where) for problem in error.errors()]
+        problems = error.errors()
+        places = [each["loc"] for each in problems if each["type"] != "too_short"]
+        lines = [
+            _explain(model, problem, where)
+            for problem in problems  # what holds a wrong entry is then said to be too short
+            if problem["type"] != "too_short"
+            or not any(each[: len(problem["loc"])] == problem["loc"] for each in places)
+        ]
         raise ConfigError("\n".join(lines)) from None
 
 

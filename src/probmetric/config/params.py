@@ -79,6 +79,13 @@ class DataFolders(Strict):
         {}, description="name -> source and its options; prepared when an experiment names it, not by `dvc repro`"
     )
 
+    @field_validator("prepared")
+    @classmethod
+    def _prepared_is_plain(cls, value: str) -> str:
+        if set(value) & set("~${}"):
+            raise ValueError(f"{value!r} has one of ~ $ {{ }}, which are not expanded here; write the path out")
+        return value
+
     @model_validator(mode="after")
     def _apart(self) -> DataFolders:
         made: dict[str, str | Path] = {"data.prepared": self.prepared, "results": RESULTS, "state": "state"}
@@ -363,6 +370,8 @@ class Params(Strict):
         _require(self.ood, declared, "ood")
         for dataset, others in self.ood.items():
             _require(others, declared, f"ood.{dataset}")
+            if dataset in others:
+                raise ValueError(f"ood.{dataset}: {dataset!r} is no stranger to itself; name other datasets")
         for name, method in self.methods.items():
             if method.base:
                 _require([method.base], self.methods, f"methods.{name}.base")

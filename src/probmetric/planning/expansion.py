@@ -281,7 +281,7 @@ def resolve(params: Params, methods: Mapping[str, Method], point: Point) -> Run:
 
 def _composed_on_base(params: Params, methods: Mapping[str, Method], point: Point) -> tuple[Draft, str]:
     """Return the settings of a run, its overrides applied, and the fidelity of an uncertainty on a borrowed encoder."""
-    dataset = without_split(point.dataset)
+    dataset = without_split(split_data_name(point.dataset)[0])
     draft = composed(params, methods, point.method, dataset)
     fidelity = ""
     if draft.base:

@@ -130,13 +130,15 @@ def _declare(wish: Wish, source: str) -> str:
             scratch=wish.scratch,
         )
     )
+    if max(_sizes(table, "val")) < 2:  # nothing could choose an epoch
+        rows = {method: row for method, row in rows.items() if row.settings.get("training", {}).get("epochs") == 0}
     rows = named(rows, name)
     many = source == "embeddings" and len(table.columns["split"]) > 2 * MOST_TESTED
     if many:
         rows = {method: replace(row, seeds=1) for method, row in rows.items()}
     started = start(Path())
-    write_text(PARAMS.resolve(), text)
     write_text(experiment, _experiment(name, table, rows, many=many))
+    write_text(PARAMS.resolve(), text)  # last: it is what takes the name
     return "\n".join(
         [
             *started,
@@ -333,7 +335,9 @@ def _with_dataset(text: str, name: str, values: dict[str, Any]) -> str:
             f"{PARAMS} has no block `on_request:` under `data:` to add to; add it by hand:\ndata:\n  on_request:\n"
             f"    {name}: {entry}"
         )
-    return f"{text[: block.end()]}    {name}: {entry}\n{text[block.end() :]}"
+    first = re.match(r"(?:\s*#[^\n]*\n|\n)*( +)\S", text[block.end() :])
+    indent = first[1] if first and len(first[1]) > len("  ") else "    "
+    return f"{text[: block.end()]}{indent}{name}: {entry}\n{text[block.end() :]}"
 
 
 def _check(text: str, name: str, place: Path) -> None:

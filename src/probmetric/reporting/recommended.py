@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from probmetric.reporting.settings import frozen_baselines
 from probmetric.retrieval.measures import retrieval_per_query
 from probmetric.retrieval.votes import with_partner
 from probmetric.runs.folder import RunFolder
+from probmetric.runs.names import override_items
 
 LEVEL = 0.05
 
@@ -119,8 +120,8 @@ def recommendation(context: ReportContext) -> str:
     lines = [line for data, methods in candidates(context).items() for line in _lines(data, methods)]
     if not lines:
         raise ConfigError(
-            f"no run of {context.name} that has validation images is finished; make them: "
-            f"snakemake --config experiments={context.name}"
+            f"no run of {context.name} is finished that has two validation images of a class, by which methods are "
+            f"compared. Make them: snakemake --config experiments={context.name}; or add images."
         )
     return "\n".join(lines)
 
@@ -140,9 +141,13 @@ def _lines(data: str, methods: list[Candidate]) -> list[str]:
         )
     elif any(each.frozen for each in methods):
         lines.append(f"{chosen.method} is better than frozen features in validation; the test images had no say.")
-    run = chosen.runs[0].key.run
-    lines.append(f"Deploy: probmetric export {run} {data}-model")
+    key = chosen.runs[0].key
+    lines.append(f"Deploy: probmetric export {key.run} {data}-model")
     if not chosen.frozen:
-        again = run.replace(f"/{chosen.method}/", f"/{chosen.method}+training.selection=refit/")
-        lines.append(f"Trained on the validation images too: probmetric run {again}, then export that.")
+        changed = [*override_items(key.overrides), "training.selection=refit"]
+        again = replace(key, overrides="+".join(sorted(changed, key=lambda item: item.partition("=")[0]))).run
+        lines.append(
+            f"Trained on the validation images too: snakemake --config experiments=[] 'runs=[{again}]', then export "
+            "that run."
+        )
     return lines

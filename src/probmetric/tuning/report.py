@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probmetric.io import atomic_path, write_text, write_yaml
+from probmetric.config import ConfigError
+from probmetric.io import atomic_path, read_yaml, write_text, write_yaml
 from probmetric.planning.experiments import EXPERIMENTS
 
 if TYPE_CHECKING:
@@ -73,6 +74,23 @@ def tuned_methods(search: Search, name: str) -> dict[str, Any]:
         if base in methods:
             methods[_name(search, method, name)] = _posterior(search, method, base)
     return methods
+
+
+def check_names(search: Search, name: str, *, folder: Path = METHODS) -> None:
+    """Refuse tuned names that another file defines: after hours of training nothing could be planned.
+
+    Raises:
+        ConfigError: a name is taken.
+    """
+    path = folder / f"tuned-{name}.yaml"
+    own = read_yaml(path) if path.is_file() else {}
+    made = [_name(search, method, name) for method in (*search.spec.methods, *search.spec.posteriors)]
+    taken = [each for each in made if each in search.methods and each not in own]
+    if taken:
+        raise ConfigError(
+            f"named: {search.spec.named!r} gives {taken[0]!r}, a method that is defined already; write another, such "
+            f"as '{{method}}-{name}'."
+        )
 
 
 def _name(search: Search, method: str, name: str) -> str:
