@@ -49,6 +49,8 @@ WRONG = [
     ({"data": {"on_request": {"a": {"source": "cubb"}}}}, ["data.on_request.a", "did you mean 'cub'"]),
     ({"data": {"on_request": {"a": {"source": "cub", "protokol": "vmf"}}}}, ["did you mean 'protocol'"]),
     ({"data": {"on_request": {"digits": {"source": "digits"}}}}, ["'digits' is in `datasets` and in"]),
+    ({"ood": {"digits": ["digits"]}}, ["ood.digits", "no stranger to itself"]),
+    ({"data": {"prepared": "~/data"}}, ["data.prepared", "'~/data' has one of ~ $ { }, which are not expanded"]),
     ({"methods": {"a": {"loss": "proxy_anchr"}}}, ["methods.a.loss", "did you mean 'proxy_anchor'"]),
     ({"methods": {"a": {"loss": {"name": "proxy_anchor", "scal": 1}}}}, ["'scal'", "did you mean 'scale'"]),
     ({"methods": {"a": {"loss": {"name": "proxy_anchor", "scale": "high"}}}}, ["'scale'", "'high'", "float"]),
@@ -145,3 +147,12 @@ def test_outside_a_project_folder_the_command_says_so(tmp_path, monkeypatch, cap
     assert cli.main([command]) == 2
     assert not list(tmp_path.iterdir())
     assert f"there is no params.yaml in {tmp_path}; run this command inside a project folder" in capsys.readouterr().err
+
+
+def test_one_wrong_entry_gives_one_line():
+    """What holds it was then said to be empty, too."""
+    runs = [{"datasets": ["digits"], "methods": ["cosine"], "seeds": [-1]}]
+    with pytest.raises(ConfigError) as told:
+        parse(Experiment, {"title": "t", "runs": runs, "metrics": ["retrieval/recall_at_1"]}, "e.yaml")
+    assert "runs.0.seeds.0" in str(told.value)
+    assert "\n" not in str(told.value)

@@ -137,6 +137,15 @@ def test_a_rate_of_a_part_that_was_chosen_is_written_once(params, tmp_path):
     assert search.shared_settings("cosine") == shared, "left as it was"
 
 
+def test_a_name_that_is_taken_is_refused_before_anything_is_trained(params, tmp_path):
+    """It was found when the methods file was written, after which nothing could be planned any more."""
+    search = Search(params, every_method(params), parse(Tuning, SPEC | {"named": "tuned-{method}"}, "t"))
+    with pytest.raises(ConfigError, match="gives 'tuned-proxy_anchor', a method that is defined already"):
+        report.check_names(search, "again", folder=tmp_path)
+    report.check_names(search, "study")  # its own file defines them
+    report.check_names(Search(params, every_method(params), parse(Tuning, SPEC, "t")), "again", folder=tmp_path)
+
+
 def test_what_is_tuned_a_second_time_says_so_once_and_counts_both(params, tmp_path):
     methods = every_method(params)
     search = Search(params, methods, parse(Tuning, SPEC | {"trials": 1}, "t"), results=tmp_path)
