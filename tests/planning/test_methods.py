@@ -69,7 +69,6 @@ def test_what_holds_on_one_dataset_holds_there_only(params):
     assert settings(params, "child", "digits").training.epochs == 3
     assert settings(params, "child", "digits", noise=0.2).training.epochs == 3
     assert settings(params, "child", "digits+nearest0.2").training.epochs == 3, "wrong labels are no other dataset"
-    assert settings(params, "child", "digits+nearest0.2s1").training.epochs == 3
 
 
 def test_a_change_counts_over_what_it_inherits_and_its_own_dataset_over_both(params):
