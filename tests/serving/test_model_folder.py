@@ -189,7 +189,7 @@ def changed(record, path, value):
         (("members", 0, "facts", "num_classes"), 10**7, "10000000 classes"),
         (("members", 0, "facts", "image_size"), 4000, "does not fit its record"),
         (("members", 0, "settings", "dim"), 17, "does not fit its record"),
-        (("members", 0, "settings", "backbone"), {"name": "os.system", "options": {}}, "os.system"),
+        (("members", 0, "settings", "backbone"), {"name": "os.system", "options": {}}, "backbone.tag: unknown key"),
         (("uncertainty",), {"name": "laplace", "options": {}}, "needs a posterior"),
         (("transform", "view", "options"), {"erase": "rm"}, "erase"),
         (("files",), {"../../secret": "0"}, "lists the files"),

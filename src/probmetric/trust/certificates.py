@@ -57,6 +57,7 @@ from probmetric.trust.p_right import PRight
 Unit = Literal["query", "group"]
 
 RISKS, CONFIDENCE = (0.2, 0.1, 0.05), 0.9  # of the certificate of every run; `probmetric certificate` makes others
+MOST_COUNTED = 10**9  # answers, beyond which rounding is not looked at
 PILOT, PILOT_OF_GROUPS = 10, 5
 THRESHOLDS = 40
 STAKES = (1.0, 0.4, 0.2, 0.1, 0.05, 0.025, 0.012)  # c: at alpha the share min(1, c / alpha) of the largest stake
@@ -350,7 +351,9 @@ def least_units(risk: float, confidence: float, *, pilot: int = 0) -> int:
 def least_tested(risk: float, confidence: float) -> int:
     """Return the fewest answers without an error that put the bound at `risk`."""
     count = math.ceil(math.log1p(-confidence) / math.log1p(-risk))
-    return count if errors_allowed(np.array([count]), risk, 1 - confidence)[0] >= 0 else count + 1  # by rounding
+    if count > MOST_COUNTED or errors_allowed(np.array([count]), risk, 1 - confidence)[0] >= 0:
+        return count
+    return count + 1  # by rounding
 
 
 def upper_bound(errors: int, answers: int, confidence: float) -> float:
