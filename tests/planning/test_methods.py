@@ -194,3 +194,9 @@ def test_a_metric_nothing_computes_is_answered_with_the_nearest(name, message):
 
 def test_metrics_that_are_computed_pass():
     check_metrics("here", metric_names((1, 2), ["symbols"]), ks=(1, 2), ood=["symbols"])
+
+
+def test_a_mistake_in_a_change_names_its_method(params):
+    wrong = methods(wrong={"like": "parent", "change": {"trainig.epochs": 3}})
+    with pytest.raises(ConfigError, match=r"^methods\.wrong: override 'trainig.epochs' reaches nothing"):
+        resolve(params, wrong, Point(dataset="glyphs", method="wrong"))

@@ -624,3 +624,12 @@ def test_methods_of_several_init_do_not_meet_those_of_others(project, capsys):
         assert cli.main(["init", place, "--name", name]) == 0
     methods = every_method(load(Params, "params.yaml"))
     assert {"shop-frozen", "again-frozen", "vectors-frozen", "vectors-head_pfe"} <= set(methods)
+
+
+def test_an_experiment_that_cannot_be_planned_is_listed_with_the_reason(project, capsys):
+    """One wrong file left the whole list out, and its own name as well."""
+    text = "title: t\nruns: [{datasets: [digits], methods: [contrastve]}]\nmetrics: [retrieval/recall_at_1]\n"
+    (project / "workflow/experiments/wrong.yaml").write_text(text)
+    assert cli.main(["experiments"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"wrong +cannot be planned: experiment wrong: unknown method 'contrastve'", said)

@@ -22,6 +22,7 @@ from probmetric.config.components import (
     UncertaintyChoice,
     deeper,
     load,
+    naming,
     parse,
     with_tag,
 )

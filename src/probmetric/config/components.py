@@ -6,9 +6,10 @@ hand the same object on. What planning wrote is read back unchecked (`parse(...,
 
 from __future__ import annotations
 
+import contextlib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -232,6 +233,15 @@ def parse(model: type[BaseModel], value: Any, where: str, *, checked: bool = Fal
             or not any(each[: len(problem["loc"])] == problem["loc"] for each in places)
         ]
         raise ConfigError("\n".join(lines)) from None
+
+
+@contextlib.contextmanager
+def naming(where: str) -> Iterator[None]:
+    """Say `where` the mistake of a `ConfigError` is that the block raises, unless its message begins so."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(str(error) if str(error).startswith(where) else f"{where}: {error}") from None
 
 
 def load(model: type[BaseModel], path: str | Path) -> Any:

@@ -27,6 +27,7 @@ from probmetric.config import (
     Params,
     Preset,
     deeper,
+    naming,
     parse,
     with_tag,
 )
@@ -214,7 +215,8 @@ def composed(
                     f"methods.{name}: {key!r} belongs to the encoder, which is that of its base {draft.base!r}; "
                     f"only {', '.join(_BORROWED)} can be changed here."
                 )
-            draft.set(key, value)
+            with naming(f"methods.{name}"):
+                draft.set(key, value)
         draft.check_dim(changes.get("dim", method.dim), f"methods.{name}")
     return draft
 

@@ -21,6 +21,7 @@ from probmetric.config import (
     Method,
     Params,
     RunSettings,
+    naming,
     parse,
 )
 from probmetric.errors import nearest
@@ -120,10 +121,12 @@ def plan_experiment(params: Params, name: str) -> PlannedExperiment:
     left_out: dict[str, str] = {}
     if substitution is None:
         spec = with_selections(source, selections_of(name))
-        runs = [run for run in expand(params, methods, spec) if _selects(run)]
+        with naming(f"experiment {name}"):
+            runs = [run for run in expand(params, methods, spec) if _selects(run)]
     else:
         spec = substitution.apply(params, source)
-        runs = expand(params, methods, spec, left_out)
+        with naming(f"experiment {name}"):
+            runs = expand(params, methods, spec, left_out)
         if not runs:
             reasons = "; ".join(f"{method}: {reason}" for method, reason in left_out.items())
             raise ConfigError(f"experiment {name}: nothing of it can run on {substitution.dataset}. {reasons}")
@@ -305,7 +308,8 @@ def _change(params: Params, draft: Draft, overrides: Mapping[str, Any]) -> None:
     if preset is not None:
         if preset not in params.presets:
             raise ConfigError(f"unknown preset {preset!r}: {nearest(str(preset), params.presets)}")
-        draft.apply(params.presets[preset])
+        with naming(f"presets.{preset}"):
+            draft.apply(params.presets[preset])
     for key, value in overrides.items():
         if key != PRESET:
             draft.set(key, value)

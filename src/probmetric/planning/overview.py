@@ -7,7 +7,7 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from probmetric.config import Params
+from probmetric.config import ConfigError, Params
 from probmetric.planning.declared import status
 from probmetric.planning.expansion import plan_experiment
 from probmetric.planning.experiments import experiment_names
@@ -27,7 +27,11 @@ def experiment_overview(params: Params) -> str:
     lacking = {row.name for row in status(params) if row.missing}
     rows = [("experiment", "runs", "finished", "title", "datasets")]
     for name in experiment_names():
-        planned = plan_experiment(params, name)
+        try:
+            planned = plan_experiment(params, name)
+        except ConfigError as error:
+            rows.append((name, "", "", f"cannot be planned: {error}".splitlines()[0], ""))
+            continue
         finished = sum(RunFolder.named(run.name).finished for run in planned.runs)
         data = dict.fromkeys(data for run in planned.runs for data in run.data)
         shown = " ".join(_marked(entry, Path(params.data.prepared), lacking) for entry in data)
