@@ -152,6 +152,9 @@ def test_a_log_says_whether_its_certificate_has_expired(tmp_path):
     (tmp_path / "nan.csv").write_text("p_right\n0.5\nnan\n")
     with pytest.raises(FileError, match="column 'p_right' holds 'nan'; expected numbers"):
         logged_doubts(tmp_path / "nan.csv", "p_right")
+    (tmp_path / "log.csv").write_text("p_right\n0.5\n1.5\n")
+    with pytest.raises(FileError, match=r"'p_right' holds '1\.5'; expected chances, 0 to 1"):
+        logged_doubts(tmp_path / "log.csv", "p_right")
     for patience in (np.nan, np.inf, 0, -1):
         with pytest.raises(CertificateError, match="patience is"):
             monitor(reference, [0.1], patience=patience)

@@ -128,6 +128,8 @@ def logged_doubts(log: str | Path, column: str) -> Doubles:
             values.append(math.nan)
         if not math.isfinite(values[-1]):
             raise FileError(f"{log}: column {column!r} holds {row[column]!r}; expected numbers.")
+        if column == "p_right" and not 0 <= values[-1] <= 1:
+            raise FileError(f"{log}: column 'p_right' holds {row[column]!r}; expected chances, 0 to 1.")
     return 1 - np.array(values) if column == "p_right" else np.array(values)
 
 
