@@ -200,3 +200,15 @@ def test_a_mistake_in_a_change_names_its_method(params):
     wrong = methods(wrong={"like": "parent", "change": {"trainig.epochs": 3}})
     with pytest.raises(ConfigError, match=r"^methods\.wrong: override 'trainig.epochs' reaches nothing"):
         resolve(params, wrong, Point(dataset="glyphs", method="wrong"))
+
+
+def test_a_mapping_in_a_change_leaves_what_it_does_not_name(params):
+    """The learning rate fell to the default of the class, .001 for .25."""
+    more = methods(
+        mapped={"like": "child", "change": {"training": {"epochs": 20}}},
+        here={"like": "child", "per_dataset": {"digits": {"training": {"epochs": 20}, "evaluation": {"seed": 3}}}},
+    )
+    for name, dataset in (("mapped", "glyphs"), ("here", "digits")):
+        made = resolve(params, more, Point(dataset=dataset, method=name)).settings
+        assert (made.training.epochs, made.training.learning_rate) == (20, 0.25)
+        assert made.evaluation.ks == settings(params, "child").evaluation.ks

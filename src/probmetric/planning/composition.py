@@ -216,7 +216,8 @@ def composed(
                     f"only {', '.join(_BORROWED)} can be changed here."
                 )
             with naming(f"methods.{name}"):
-                draft.set(key, value)
+                whole = key in GROUPS and isinstance(value, Mapping)  # of a preset it replaces what a method says
+                draft.set(key, {**draft.settings[key], **value} if whole else value)
         draft.check_dim(changes.get("dim", method.dim), f"methods.{name}")
     return draft
 
