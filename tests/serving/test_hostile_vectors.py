@@ -165,6 +165,15 @@ def test_queries_without_a_class_are_refused_and_unknown_classes_are_counted(cap
     names = [f"{name}?" if row % 3 == 0 else f" {name}" for row, name in enumerate(LABELS[ASKED])]
     gallery.certify(None, VECTORS[ASKED], names, risk=0.5)
     assert "200 of 600 calibration queries are of " in caplog.text
+    spelled = [unicodedata.normalize("NFD", f"é {name} ") for name in LABELS]
+    folders = Gallery()  # of photographs: their classes are the names of folders, as they are
+    folders.take(
+        VECTORS[SHOWN].astype(np.float32), np.zeros(1000, np.float32), [str(n) for n in range(1000)], spelled[SHOWN]
+    )
+    caplog.clear()
+    folders.certify(None, VECTORS[ASKED], spelled[ASKED], risk=0.3)
+    folders.certify(None, VECTORS[ASKED], [f"é {name}" for name in LABELS[ASKED]], risk=0.3)
+    assert "classes that the gallery has not" not in caplog.text
     frame = pd.DataFrame({"vector": list(VECTORS[:4]), "label": pd.Series(["a", None, "b", "b"], dtype="string")})
     assert Gallery.from_vectors(frame).class_names == ["a", "", "b", "b"]
 

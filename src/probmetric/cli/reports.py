@@ -56,9 +56,8 @@ def recommend(options: argparse.Namespace) -> None:
     stale = {name: verdict.why for name, verdict in verdicts.items() if verdict.state == "stale"}
     if stale:
         name, why = next(iter(stale.items()))
-        log.warning(
-            "%d of %d runs are out of date and do not count, such as %s: %s", *(len(stale), len(verdicts), name, why)
-        )
+        counts = f"{len(stale)} of {len(verdicts)} runs"
+        log.warning("%s are out of date and do not count, such as %s: %s", counts, name, why)
     print(recommendation(ReportContext.of(plan, stale)))
 
 

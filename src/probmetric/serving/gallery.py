@@ -666,22 +666,26 @@ class Gallery:
         Raises:
             CertificateError: queries without a class.
         """
-        numbers = dict(zip(self.class_names, self.labels.tolist(), strict=True))
-        named = class_names_of(class_names)
-        if "" in named:
+        labels = self.labels.tolist()
+        numbers = dict(zip(class_names_of(self.class_names), labels, strict=True))
+        numbers |= zip(self.class_names, labels, strict=True)  # as they are spelled, first
+        queries = list(class_names)
+        read = zip(queries, class_names_of(queries), strict=True)
+        classes = [name if isinstance(name, str) and name in numbers else text for name, text in read]
+        if "" in classes:
             raise CertificateError(
-                f"{named.count('')} of {len(named)} calibration queries have no class: nobody can say whether their "
-                "answers are right. Name their classes (images: one folder per class), or leave them out."
+                f"{classes.count('')} of {len(classes)} calibration queries have no class: nobody can say whether "
+                "their answers are right. Name their classes (images: one folder per class), or leave them out."
             )
-        strangers = Counter(name for name in named if name not in numbers)
+        strangers = Counter(name for name in classes if name not in numbers)
         if strangers:
             log.warning(
                 "%d of %d calibration queries are of %d classes that the gallery has not, such as %s: each answer to "
                 "them is wrong. Right, if strangers will be asked about; else look at the spelling",
-                *(strangers.total(), len(named), len(strangers), harmless(repr(next(iter(strangers))))),
+                *(strangers.total(), len(classes), len(strangers), harmless(repr(next(iter(strangers))))),
             )
         numbers |= {name: -1 - number for number, name in enumerate(strangers)}
-        return np.array([numbers[name] for name in named])
+        return np.array([numbers[name] for name in classes])
 
     def _labelled(
         self, model: Embedder | None, images: Any, class_names: Classes

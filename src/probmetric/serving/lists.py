@@ -141,12 +141,12 @@ def match_of(hits: np.ndarray, labels: np.ndarray, k: int) -> Match:
         place = np.where(others.any(axis=1), others.argmax(axis=1), -1)
         second = scores[np.arange(len(scores)), place]
     else:
-        found = np.count_nonzero(hits > -np.inf, axis=1)
-        k, voting = min(k, int(found.min(initial=k))), min(VOTES, hits.shape[1] - 1)
+        counts = np.count_nonzero(hits > -np.inf, axis=1)
+        k, voting = min(k, int(counts.min(initial=k))), min(VOTES, hits.shape[1] - 1)
         if k < max(voting, 1):
-            row = int(found.argmin())
+            row = int(counts.argmin())
             raise ServingError(
-                f"query {row} may find {found[row]} of {hits.shape[1]} images, the others are -inf; the scores of an "
+                f"query {row} may find {counts[row]} of {hits.shape[1]} images, the others are -inf; the scores of an "
                 f"answer are of the {max(voting, 1)} nearest. Ask it in a gallery of its own, or leave it out."
             )
         parts = [_nearest(hits[start : start + BLOCK_ROWS], labels, k) for start in range(0, len(hits), BLOCK_ROWS)]

@@ -38,12 +38,12 @@ LARGEST_IMAGE = 64 * 2**20
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-class Nothing(BaseModel, extra="forbid"):
-    """Parameters of a question without any; a misspelt one is refused, so that no promise is lost by a typing error."""
+class NoParameters(BaseModel, extra="forbid"):
+    """Parameters of a question without any: a misspelt one is refused, or a promise would be lost by a typing error."""
 
 
-class Asked(BaseModel, extra="forbid"):
-    """Parameters of a search, as of `Model.search`."""
+class SearchParameters(BaseModel, extra="forbid"):
+    """Parameters of a search, those of `Model.search`."""
 
     k: int = 5
     risk: float | None = None
@@ -52,7 +52,7 @@ class Asked(BaseModel, extra="forbid"):
     any_image: bool = False
 
 
-class Named(BaseModel, extra="forbid"):
+class ImageParameters(BaseModel, extra="forbid"):
     """Name and class of an image to be added."""
 
     path: str
@@ -134,19 +134,19 @@ def application(service: Service, host: str = LOOPBACK[0]) -> FastAPI:
         return service.about()
 
     @app.post("/embed")
-    async def embed(request: Request, _: Annotated[Nothing, Query()]) -> dict[str, Any]:
+    async def embed(request: Request, _: Annotated[NoParameters, Query()]) -> dict[str, Any]:
         """Embed the image file in the body."""
         return await _answered(request, service.embed)
 
     @app.post("/search")
-    async def search(request: Request, asked: Annotated[Asked, Query()]) -> dict[str, Any]:
+    async def search(request: Request, parameters: Annotated[SearchParameters, Query()]) -> dict[str, Any]:
         """Search the gallery for the image file in the body."""
-        return await _answered(request, lambda image: service.search(image, **asked.model_dump()))
+        return await _answered(request, lambda image: service.search(image, **parameters.model_dump()))
 
     @app.post("/images")
-    async def add(request: Request, named: Annotated[Named, Query()]) -> dict[str, Any]:
+    async def add(request: Request, parameters: Annotated[ImageParameters, Query()]) -> dict[str, Any]:
         """Add the image file in the body to the gallery."""
-        return await _answered(request, lambda image: service.add(image, named.path, named.class_name))
+        return await _answered(request, lambda image: service.add(image, parameters.path, parameters.class_name))
 
     return app
 

@@ -244,8 +244,8 @@ def _of_parquet(file: Path, vectors: bool) -> Columns:
         count = parts.metadata.num_rows
         if not count:
             raise DataError(f"{file} lists nothing.")
-        found = {name: _matrix(file, name, parts) for name in lists if vectors and _of_lists(parts, name)}
-        columns = {name: matrix for name, matrix in found.items() if matrix is not None}
+        matrices = {name: _matrix(file, name, parts) for name in lists if vectors and _of_lists(parts, name)}
+        columns = {name: matrix for name, matrix in matrices.items() if matrix is not None}
     pa.default_memory_pool().release_unused()  # as much as the vectors hold
     for name, column in zip(table.column_names, table.columns, strict=True):
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
