@@ -221,18 +221,13 @@ def certify(run: str, *, risk: float, confidence: float, score: str = "", unit: 
         DataError: the dataset has no such column.
         FileError: the run is not evaluated.
     """
-    return _keep(run, _certificate(run, risk, confidence, score, unit, group))
+    return _keep(run, _certificate(run, risk, confidence, score, group, unit=unit))
 
 
 def _certificate(
-    run: str,
-    risk: float,
-    confidence: float,
-    score: str = "",
-    unit: Unit = "auto",
-    group: str = "",
-    tries: int = 1,
+    run: str, risk: float, confidence: float, score: str = "", group: str = "", **options: Any
 ) -> Certificate:
+    """Return the certificate of a run's answers; arguments as of `certify`, options as of `certify_record`."""
     from probmetric.trust.deployed import certify_record
     from probmetric.trust.p_right import PRight
 
@@ -246,7 +241,6 @@ def _certificate(
         with refusing(f"{folder.matches_file} is damaged", RERUN, TypeError, ValueError):
             fitted = PRight.of(json_in(metadata["p_right"], folder.matches_file, RERUN, dict[str, Any]))
         by = fitted if score or fitted.answers >= ENOUGH_TO_FIT else by
-    options: dict[str, Any] = {}
     if group:
         options["groups"] = _query_groups(folder, group)[matches["test"]["asked"]]
     return certify_record(
@@ -255,8 +249,6 @@ def _certificate(
         risk=risk,
         confidence=confidence,
         score=by,
-        unit=unit,
-        tries=tries,
         gallery=gallery,
         weights=content_digest(folder.weights_file()) if folder.trained else "",
         calibration=gallery,
