@@ -53,6 +53,14 @@ def test_groups_are_those_of_the_images_that_ask(tmp_path, monkeypatch, split, g
         steps.certify("shop/arcface/seed0", risk=0.2, confidence=0.9, group="walk")
 
 
+def test_the_certificate_of_every_run_is_one_of_three_tries(tmp_path, monkeypatch):
+    """The smallest of three risks is chosen after a look at all of them."""
+    monkeypatch.chdir(tmp_path)
+    evaluated(tmp_path, ["test"] * 240 + ["train"] * 4)
+    steps.certify_smallest("shop/arcface/seed0")
+    assert Certificate.load(RunFolder.named("shop/arcface/seed0").certificate_file).tries == 3
+
+
 @pytest.mark.parametrize(("kept", "said"), [("{", "Expecting property name"), ('{"weight": 1}', "unexpected keyword")])
 def test_a_damaged_map_names_the_file_and_the_fix(tmp_path, monkeypatch, kept, said):
     monkeypatch.chdir(tmp_path)
