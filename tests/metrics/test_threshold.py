@@ -82,5 +82,5 @@ def test_images_of_one_class_among_those_drawn_have_no_threshold():
     rows = unit(np.random.default_rng(0).normal(size=(20_000, 4)))
     labels = np.zeros(20_000, dtype=int)
     labels[[5, 77]] = 1
-    found = [threshold_metrics(rows, labels, seed=seed)["opis"] for seed in range(3)]
-    assert any(map(math.isnan, found))
+    drawn = [threshold_metrics(rows, labels, seed=seed)["opis"] for seed in range(3)]
+    assert any(map(math.isnan, drawn))

@@ -43,7 +43,7 @@ def table(path: Path, rows: slice, vectors: np.ndarray = VECTORS, **columns) -> 
     return path
 
 
-def given(answers, truth) -> tuple[int, float]:
+def answered(answers, truth) -> tuple[int, float]:
     """How many answers are given, and the share of them that is wrong."""
     wrong = [each.matches[0].class_name != name for each, name in zip(answers, truth, strict=True) if not each.withheld]
     return len(wrong), float(np.mean(wrong)) if wrong else 0.0
@@ -53,17 +53,17 @@ def test_an_answer_does_not_depend_on_what_another_query_may_find():
     """One query filtered to two images made 400 of 400 answers be given, .28 of them wrong, at a risk of .1."""
     gallery = Gallery.from_labels(LABELS[SHOWN])
     gallery.certify(None, VECTORS[ASKED] @ VECTORS[SHOWN].T, LABELS[ASKED], risk=0.1)
-    found = VECTORS[NEW] @ VECTORS[SHOWN].T
-    whole = gallery.search(found, risk=0.1)
-    found[0, 2:] = -np.inf
+    cosines = VECTORS[NEW] @ VECTORS[SHOWN].T
+    whole = gallery.search(cosines, risk=0.1)
+    cosines[0, 2:] = -np.inf
     with pytest.raises(ServingError, match="query 0 may find 2 of 1000 images"):
-        gallery.search(found, risk=0.1)
-    found[0, 10:], found[0, :10] = -np.inf, 0.1
-    again = gallery.search(found, k=20, risk=0.1)
+        gallery.search(cosines, risk=0.1)
+    cosines[0, 10:], cosines[0, :10] = -np.inf, 0.1
+    again = gallery.search(cosines, k=20, risk=0.1)
     assert [each.p_right for each in again[1:]] == [each.p_right for each in whole[1:]]
-    found[1, 2:] = -np.inf
+    cosines[1, 2:] = -np.inf
     with pytest.raises(ServingError, match="query 1 may find 2"):
-        gallery.certify(None, found, LABELS[NEW], risk=0.1)
+        gallery.certify(None, cosines, LABELS[NEW], risk=0.1)
 
 
 def test_the_newest_calibration_queries_decide(tmp_path, caplog):
@@ -73,9 +73,9 @@ def test_the_newest_calibration_queries_decide(tmp_path, caplog):
     new = gallery.certify(None, NOISY[ASKED], LABELS[ASKED], risk=0.3)
     assert gallery.certificates == [new]
     assert "certificate(s) for a risk of 0.1 were made with other calibration queries" in caplog.text
-    assert given(gallery.search(NOISY[NEW], risk=0.3), LABELS[NEW])[1] <= 0.36
+    assert answered(gallery.search(NOISY[NEW], risk=0.3), LABELS[NEW])[1] <= 0.36
     assert Gallery.open(gallery.save(tmp_path / "g")).certificates == [new]
-    assert given(gallery.search(NOISY[NEW], risk=old), LABELS[NEW])[0] > 0, "the certificate that is named decides"
+    assert answered(gallery.search(NOISY[NEW], risk=old), LABELS[NEW])[0] > 0, "the certificate that is named decides"
     gallery.remove([gallery.paths[0]])
     with pytest.raises(CertificateError):
         gallery.search(NOISY[NEW], risk=old)
@@ -122,9 +122,8 @@ def test_a_gallery_of_one_row_a_class_is_certified_and_reported(tmp_path, capsys
     pd.DataFrame({"vector": list(rows), "label": people, "split": split}).to_parquet("people.parquet")
     assert main(["certify", "people.parquet", "--risk", "0.2"]) == 0
     assert "P(right) decides" in capsys.readouterr().out
-    fresh, truth = enrolment(1.0)
-    answers = Gallery.open("people.gallery").search(fresh[200:], risk=0.2)
-    assert given(answers, truth[200:])[0] > 300
+    answers = Gallery.open("people.gallery").search(rows[200:], risk=0.2)
+    assert answered(answers, people[200:])[0] > 300
     assert main(["report", "people.parquet"]) == 0
 
 
@@ -182,9 +181,9 @@ def test_columns_that_are_none_of_ours_do_no_harm(tmp_path, caplog):
     """Lists of several lengths, a number called `scores` and a person's `name` made a sound file unreadable."""
     tags = [["x"] * (1 + row % 3) for row in range(1000)]
     path = table(tmp_path / "g.parquet", SHOWN, tags=tags, scores=1.0, name=LABELS[SHOWN])
-    found = read_vectors(path)
-    assert found.rows.shape == (1000, 64)
-    assert found.names[:2] == ["g/0", "g/1"]
+    vectors = read_vectors(path)
+    assert vectors.rows.shape == (1000, 64)
+    assert vectors.names[:2] == ["g/0", "g/1"]
     assert read_vectors(table(tmp_path / "g.parquet", SHOWN, id=np.arange(1000) + 5)).names[0] == "5"
     with pytest.raises(ServingError, match=r"'a\.jpg' is the name of 2"):
         Gallery.from_vectors(VECTORS[:3], LABELS[:3], ["a.jpg", "./a.jpg", "b.jpg"])

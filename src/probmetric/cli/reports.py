@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
 from pathlib import Path
@@ -16,14 +15,12 @@ from probmetric.io.folders import check_new_file
 from probmetric.planning.plans import ReportPlan
 from probmetric.planning.workflow import WorkflowPlan, write_schemas
 from probmetric.registry import write_catalogue
-from probmetric.reporting.experiment import ReportContext, sign
+from probmetric.reporting.experiment import ReportContext, sign, stale_runs
 from probmetric.reporting.figures import draw
 from probmetric.reporting.recommended import recommendation
 from probmetric.serving.vectors import is_vectors
 
 REPORTS = Path("reports")
-
-log = logging.getLogger(__name__)
 
 
 def report(options: argparse.Namespace) -> None:
@@ -51,14 +48,7 @@ def _plan(options: argparse.Namespace) -> ReportPlan:
 def recommend(options: argparse.Namespace) -> None:
     """Print which method to deploy: `probmetric recommend`."""
     plan = _plan(options)
-    judge = plan.judge()
-    verdicts = {name: judge.run_verdict(name) for name in plan.shown}
-    stale = {name: verdict.why for name, verdict in verdicts.items() if verdict.state == "stale"}
-    if stale:
-        name, why = next(iter(stale.items()))
-        counts = f"{len(stale)} of {len(verdicts)} runs"
-        log.warning("%s are out of date and do not count, such as %s: %s", counts, name, why)
-    print(recommendation(ReportContext.of(plan, stale)))
+    print(recommendation(ReportContext.of(plan, stale_runs(plan.verdicts()))))
 
 
 def figure(options: argparse.Namespace) -> None:

@@ -20,7 +20,7 @@ from probmetric.config import Params, parse
 from probmetric.io import FileError, digest_of, present, read_json, sha256_file
 from probmetric.planning.declared import made_of
 from probmetric.registry import load_plugins
-from probmetric.runs.made import Judge
+from probmetric.runs.made import Judge, Verdict
 from probmetric.runs.plan import PLANS, RunPlan, write_if_changed
 from probmetric.runs.source import module_digests
 
@@ -73,9 +73,10 @@ class ReportPlan:
         except (KeyError, TypeError) as error:
             raise FileError(f"{path} is damaged or was edited ({error!r}); delete it and {_AGAIN}.") from error
 
-    def judge(self) -> Judge:
-        """Return the judge of the experiment's runs as they were planned."""
-        return Judge({name: RunPlan.read(path).run for name, path in self.runs.items()})
+    def verdicts(self) -> dict[str, Verdict]:
+        """Judge the runs that the report shows by what was planned of them; returns run -> verdict."""
+        judge = Judge({name: RunPlan.read(path).run for name, path in self.runs.items()})
+        return {name: judge.run_verdict(name) for name in self.shown}
 
 
 @functools.cache

@@ -7,6 +7,7 @@ A finished report is signed, last of all, in `reports/<experiment>/page.json`: w
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from probmetric.runs.names import RESULTS, RunKey, override_items
 
 if TYPE_CHECKING:
     from probmetric.planning.plans import ReportPlan
+    from probmetric.runs.made import Verdict
 
 REPORTS = Path("reports")
 PAGE = "page.json"
@@ -48,6 +50,18 @@ def signed_record(folder: Path, fix: str = REPORT, only: Collection[str] = ()) -
         if (not only or name in only) and sha256_file(folder / name) != digest:
             raise FileError(f"{folder / name} was damaged or edited since it was written; {fix}.")
     return record
+
+
+log = logging.getLogger(__name__)
+
+
+def stale_runs(verdicts: Mapping[str, Verdict]) -> dict[str, str]:
+    """Return the runs whose results are not what is planned, run -> why, and warn of them."""
+    stale = {name: verdict.why for name, verdict in verdicts.items() if verdict.state == "stale"}
+    if stale:
+        first = next(iter(stale.items()))
+        log.warning("%d of %d runs are left out, such as %s: %s", len(stale), len(verdicts), *first)
+    return stale
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ What `dvc metrics` and `dvc plots` read has the same names in every revision:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ from probmetric.reporting import claims, published, tables
 from probmetric.reporting.answers import in_numbers
 from probmetric.reporting.claims import board
 from probmetric.reporting.claims.testing import evaluate_claims
-from probmetric.reporting.experiment import ReportContext, sign
+from probmetric.reporting.experiment import ReportContext, sign, stale_runs
 from probmetric.reporting.figures import draw_all
 from probmetric.reporting.figures._data import mean_curve
 from probmetric.reporting.page import Contents, render
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from probmetric.planning.plans import ReportPlan
 
 KINDS = ("validation", "sparsification")
-log = logging.getLogger(__name__)
 
 
 def make_report(plan: ReportPlan, processes: int = 1) -> Path:
@@ -49,17 +47,13 @@ def make_report(plan: ReportPlan, processes: int = 1) -> Path:
     Raises:
         FileError: a file of a run is damaged, or a link that leads nowhere.
     """
-    judge = plan.judge()
-    verdicts = {name: judge.run_verdict(name) for name in plan.shown}
-    stale = {name: verdict.why for name, verdict in verdicts.items() if verdict.state == "stale"}
+    verdicts = plan.verdicts()
+    stale = stale_runs(verdicts)
     for name in (name for name, verdict in verdicts.items() if verdict.state == "missing"):
         _check_links(RunFolder.named(name))
     context = ReportContext.of(plan, stale)
     page = write_report(context, [name for name, verdict in verdicts.items() if verdict.usable], processes)
     sign(context.folder, stale)
-    if stale:
-        name, why = next(iter(stale.items()))
-        log.warning("%d of %d runs are left out, such as %s: %s", len(stale), len(verdicts), name, why)
     return page
 
 

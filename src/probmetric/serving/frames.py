@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ def column_of(
     Raises:
         DataError: the wanted column is missing, or has not `count` entries.
     """
-    name = wanted or next((name for name in usual if name in columns), "")
+    name = column_called(columns, wanted, usual)
     if not name:
         return None
     if name not in columns:
@@ -64,6 +64,11 @@ def column_of(
     if values.shape != (count,):
         raise DataError(f"{file}: {name} has the shape {values.shape} for {count} vectors; give one entry each.")
     return [_text(value) for value in values.tolist()]
+
+
+def column_called(columns: Collection[str], wanted: str, usual: Sequence[str]) -> str:
+    """Return the name of a column, the one that is wanted or the first of the usual names; "" where there is none."""
+    return wanted or next((name for name in usual if name in columns), "")
 
 
 def names_of(file: Path, columns: Mapping[str, np.ndarray], count: int) -> tuple[str, list[str] | None]:

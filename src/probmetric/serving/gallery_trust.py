@@ -91,7 +91,7 @@ class Calibration:
 
     @property
     def fallback(self) -> str:
-        """The score that decides where P(right) cannot be fitted: the first usual one that tells answers apart."""
+        """Name the score that decides where P(right) cannot be fitted: the first usual one that tells answers apart."""
         free = self.answers.free
         told = (name for name in ("disagreement", "gap") if name in free and np.ptp(free[name]) > 0)
         return next(told, "cosine")

@@ -36,7 +36,7 @@ from probmetric.data.sources.table import columns_of
 from probmetric.errors import ServingError
 from probmetric.io import FileError, present
 from probmetric.serving import lists
-from probmetric.serving.frames import LABELS, VECTORS, class_names_of, column_of, names_of
+from probmetric.serving.frames import LABELS, VECTORS, class_names_of, column_called, column_of, names_of
 from probmetric.serving.gallery import Gallery, directions
 from probmetric.serving.gallery_files import INDEX
 from probmetric.trust.certificates import CertificateError
@@ -118,7 +118,7 @@ class Vectors:
 
     @property
     def split_in_two(self) -> bool:
-        """Whether the column `split` names a gallery or queries; train, val and test are no such names.
+        """Say whether the column `split` names a gallery or queries; train, val and test are no such names.
 
         Raises:
             ServingError: it names one, and something else beside it.
@@ -212,14 +212,16 @@ def _described(
     """
     count = len(rows)
     said = {what: column_of(file, columns, wanted.get(what, ""), names, count) for what, names in usual.items()}
-    name, said["names"] = ("", said["names"]) if "names" in usual else names_of(file, columns, count)
+    name = ""
+    if "names" not in usual:
+        name, said["names"] = names_of(file, columns, count)
     groups = np.array(said["groups"]) if wanted.get("groups") else None
     if groups is not None and "" in groups:
         raise DataError(
             f"{file}: {np.count_nonzero(groups == '')} of {count} rows have no {wanted['groups']}; rows that come from "
             "one place count once, so name it for each of them."
         )
-    label = wanted.get("labels") or next((each for each in usual["labels"] if each in columns), "")
+    label = column_called(columns, wanted.get("labels", ""), usual["labels"])
     return Vectors(
         file,
         rows,
@@ -245,7 +247,7 @@ def _hits_of(columns: Mapping[str, np.ndarray], file: Path, *, label: str, group
     hits = _described(file, rows, columns, {"groups": group}, _QUERIES, "query ")
     if hits.split_in_two:
         hits = hits.of(QUERY_SPLITS)
-    label = label or next((name for name in LABELS if name in columns), "")
+    label = column_called(columns, label, LABELS)
     nothing = np.empty((len(columns.get(label, ())), 0), dtype=np.float32)
     gallery = _described(file, nothing, columns, {"labels": label}, {"labels": ()})
     return replace(gallery, hits=hits, depth=rows.shape[1] if rows.ndim == 3 else 0)

@@ -83,9 +83,9 @@ def check_names(search: Search, name: str, *, folder: Path = METHODS) -> None:
         ConfigError: a name is taken.
     """
     path = folder / f"tuned-{name}.yaml"
-    own = read_yaml(path) if path.is_file() else {}
+    written = read_yaml(path) if path.is_file() else {}
     made = [_name(search, method, name) for method in (*search.spec.methods, *search.spec.posteriors)]
-    taken = [each for each in made if each in search.methods and each not in own]
+    taken = [each for each in made if each in search.methods and each not in written]
     if taken:
         raise ConfigError(
             f"named: {search.spec.named!r} gives {taken[0]!r}, a method that is defined already; write another, such "

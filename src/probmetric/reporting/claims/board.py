@@ -1,7 +1,4 @@
-"""Findings about the papers' claims for readers: a line per claim, a column per dataset; and the claims in the docs.
-
-A table of claims in docs/reference/claims.md stands between `<!-- claims: <paper> -->` and `<!-- end of claims -->`.
-"""
+"""Findings about the papers' claims for readers: a line per claim, a column per dataset."""
 
 from __future__ import annotations
 
