@@ -17,6 +17,7 @@ from probmetric.planning.overview import experiment_overview, status_text
 from probmetric.planning.workflow import WorkflowPlan
 from probmetric.registry import REQUIRED, Option, UnknownNameError, load_plugins, registry_of
 from probmetric.runs.identity import planned_steps
+from probmetric.runs.made import Judge
 from probmetric.runs.plan import RunPlan
 from probmetric.runs.steps import make, unfinished
 from probmetric.tuning import load_tuning, report
@@ -45,7 +46,7 @@ def _run_plan(options: argparse.Namespace) -> tuple[RunPlan, Path]:
     project = params()
     plan = RunPlan(find_run(project, options.run), project.tracking.store, project.plugins)
     for name in plan.run.encoders:
-        if name != options.run and unfinished(find_run(project, name), "train"):
+        if name != options.run and not Judge({name: find_run(project, name)}).verdict(name, "train").usable:
             raise ConfigError(
                 f"{options.run} uses the network of {name}, which is missing or out of date; make that first: "
                 f"probmetric run {name} --until train"

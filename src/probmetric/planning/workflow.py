@@ -91,11 +91,7 @@ class WorkflowPlan:
         return Judge(self.runs)
 
     def write(self) -> None:
-        """Write the plan file of every dataset, run and report that is planned, where it has changed.
-
-        Raises:
-            ConfigError: files that Snakemake compares bear times in the future.
-        """
+        """Write the plan file of every dataset, run and report that is planned, where it has changed."""
         data = DataPlan.of(self.params)
         data.write()
         for name in dict.fromkeys(name for run in self.runs.values() for name in run.data):
@@ -104,11 +100,14 @@ class WorkflowPlan:
             self.run_plan(run).write(planned_steps(run))
         for name in self.planned:
             self.report_plan(name).write()
-        self._check_times()
         remember()
 
-    def _check_times(self) -> None:
-        """Stop where a file that Snakemake compares bears a time in the future: it would wait, or make all again."""
+    def check_times(self) -> None:
+        """Stop where a file that Snakemake compares bears a time in the future: it would wait, or make all again.
+
+        Raises:
+            ConfigError: names the first such file, and the command that mends all.
+        """
         files = [Path(self.params.data.prepared) / name / "digest" for run in self.runs.values() for name in run.data]
         files += [file for name in self.runs for file in (PLANS / f"{name}.json", RunFolder.named(name).metrics_file)]
         files += [Path(f"reports/{name}/index.html") for name in self.planned]
