@@ -242,7 +242,7 @@ def test_a_source_of_a_user_prepares_again_when_its_code_changes(project):
     assert outdated(params, "mine") == ""
     for change, says in (("# of no consequence", ""), ("SIDE = 3", "mylab.mine changed")):
         package(project, mine=f"{source}\n{change}\n")
-        for cached in (source_digest._facts, source_digest._remembered):
+        for cached in (source_digest._facts, source_digest._kept, source_digest._remembered):
             cached.cache_clear()
         assert outdated(params, "mine") == says
     ensure(params, "mine")

@@ -294,7 +294,8 @@ def test_the_code_of_reports_is_all_that_they_compute_with(monkeypatch, tmp_path
     monkeypatch.setattr(source, "source_file", lambda module: changed if module == statistics else file(module))
     assert reporting_code.__wrapped__() != before
     changed.write_text("# A comment.\n" + file(statistics).read_text())
-    source._facts.cache_clear()
+    for cached in (source._facts, source._kept):
+        cached.cache_clear()
     assert reporting_code.__wrapped__() == before
 
 

@@ -1,6 +1,5 @@
 """Digests of code: what a module does counts, how it is written and where it lies does not."""
 
-import dataclasses
 import os
 import sys
 import time
@@ -45,7 +44,7 @@ FILES = {
 
 def forget():
     """As a new process would: nothing is known of any file but what `state/source.json` says."""
-    names = ("_facts", "_remembered", "_remembered_digest", "_targets", "source_file", "_top_folder")
+    names = ("_facts", "_remembered", "_kept", "_targets", "source_file", "_top_folder")
     for cached in (*(getattr(source_digest, name) for name in names), closure, code_of):
         cached.cache_clear()
 
@@ -336,7 +335,7 @@ def test_our_own_code_that_a_step_executes_is_part_of_its_identity(module, step,
     run = Run("digits/mine/seed0", "digits/mine/seed0", settings)
     before, path = planned_steps(run), source_digest.source_file(f"probmetric.{module}")
     facts, plain = source_digest._facts(path), source_digest._facts
-    edited = dataclasses.replace(facts, digest="0" * 16)
+    edited = facts._replace(digest="0" * 16)
     monkeypatch.setattr(source_digest, "_facts", lambda file: edited if file == path else plain(file))
     code_of.cache_clear()
     after = planned_steps(run)

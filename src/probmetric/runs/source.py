@@ -22,10 +22,10 @@ import hashlib
 import importlib.util
 import sysconfig
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from probmetric.io import FileError, remembered_json, sha256_file, write_json
 
@@ -159,8 +159,7 @@ def _is_installed(folder: Path) -> bool:
     return folder.is_relative_to(library) or any(part in ("site-packages", "dist-packages") for part in folder.parts)
 
 
-@dataclass(frozen=True)
-class _Import:
+class _Import(NamedTuple):
     """One import: `from <written> import <name> as <bound>`, dots in front for the level; no name for a plain one.
 
     One that does not stand at the top of its module keeps its `place` among the imports: a branch may decide.
@@ -172,8 +171,7 @@ class _Import:
     place: int = 0
 
 
-@dataclass(frozen=True)
-class _Facts:
+class _Facts(NamedTuple):
     """What is read off a file.
 
     Attributes:
@@ -189,9 +187,9 @@ class _Facts:
     digest: str
     imports: list[_Import]
     passed_on: dict[str, tuple[str, str]]
-    texts: list[str] = field(default_factory=list)
-    reads: bool = False
-    acts: bool = False
+    texts: list[str]
+    reads: bool
+    acts: bool
 
 
 @dataclass(frozen=True)
@@ -249,13 +247,12 @@ def _colour(colour: str, targets: Iterable[_Target], colours: dict[str, str]) ->
 def _content(module: str) -> str:
     """Return the digest of a module's code and, of a user's, of the files whose names stand in it."""
     path = source_file(module)
-    if path is None:
-        raise ModuleNotFoundError(f"{module} has no Python source file.")
+    assert path is not None  # who asks has looked
     digest = _facts(path).digest
     files = [] if is_own(module) else _named_files(path)
     if not files:
         return digest
-    contents = [_remembered_digest(file) for file in files]
+    contents = [_kept(file, sha256_file) for file in files]
     return hashlib.sha256(repr([digest, *contents]).encode()).hexdigest()[:16]
 
 
@@ -275,46 +272,31 @@ def _named_files(path: Path) -> list[Path]:
 
 @functools.cache
 def _facts(path: Path) -> _Facts:
-    """Return the facts of a file, from `state/source.json` where the file is still the same."""
-    stamp = _stamp(path)
-    kept = _remembered().get(str(path))
-    if kept and kept["stamp"] == stamp:
-        passed_on = {name: (module, there) for name, (module, there) in kept["passed_on"].items()}
-        imports = [_Import(**each) for each in kept["imports"]]
-        return _Facts(kept["digest"], imports, passed_on, kept["texts"], kept["reads"], kept["acts"])
-    facts = _read(path)
-    _keep(path, stamp, asdict(facts))
-    return facts
+    digest, imports, *others = _kept(path, _read)
+    return _Facts(digest, [_Import(*each) for each in imports], *others)
 
 
 @functools.cache
-def _remembered_digest(path: Path) -> str:
-    """Return the SHA-256 of a file, from `state/source.json` where the file is still the same."""
-    stamp = _stamp(path)
-    kept = _remembered().get(str(path))
-    if kept and kept["stamp"] == stamp:
-        return str(kept["sha256"])
-    digest = sha256_file(path)
-    _keep(path, stamp, {"sha256": digest})
-    return digest
+def _kept(path: Path, read: Callable[[Path], Any]) -> Any:
+    """Return what is read off a file, from `state/source.json` where the file is still the same.
 
-
-def _stamp(path: Path) -> list[int]:
-    """Return what changes with every write: the time of an inode's last change cannot be set back, as others can."""
+    The time of an inode's last change cannot be set back, as others can. What changed so lately that another change
+    could bear the same time is not remembered.
+    """
     stat = path.stat()
-    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
-
-
-def _keep(path: Path, stamp: list[int], values: dict[str, Any]) -> None:
-    """Remember what was read, unless the file changed so lately that another change could bear the same time."""
-    if abs(time.time() - stamp[2] / 1e9) > 0.1:
-        _remembered()[str(path)] = {"stamp": stamp} | values
+    stamp = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+    before, values = _remembered().get(str(path)) or (None, None)
+    if before != stamp:
+        values = read(path)
+        if abs(time.time() - stat.st_ctime) > 0.1:
+            _remembered()[str(path)] = [stamp, values]
+    return values
 
 
 @functools.cache
 def _remembered() -> dict[str, Any]:
     kept = remembered_json(MEMORY)
-    return kept if isinstance(kept, dict) and kept.get("format") == 4 else {"format": 4}
+    return kept if isinstance(kept, dict) and kept.get("format") == 5 else {"format": 5}
 
 
 def remember() -> None:
