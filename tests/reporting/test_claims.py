@@ -14,6 +14,7 @@ from fabricated_runs import Workspace, gathered, write_run
 from printed_numbers import printed_numbers
 from scipy import stats
 
+from probmetric.config import ConfigError
 from probmetric.io import FileError, write_json, write_yaml
 from probmetric.reporting import claims
 from probmetric.reporting.claims import board as layout
@@ -290,7 +291,7 @@ def test_the_error_over_test_classes_counts_where_single_classes_say_nothing(tmp
     assert both.half_width == pytest.approx(np.hypot(seeds_only.half_width, 1.96 * np.sqrt(2) * 0.05), rel=1e-3)
     assert "test classes not counted" not in layout.details(both, str)
     assert ",yes," in layout.csv_text([both])
-    (above,) = evaluate_claims(context, [dataclasses.replace(claim, kind="exceeds", threshold=0.7, against=())])
+    (above,) = evaluate_claims(context, [claim.model_copy(update={"kind": "exceeds", "threshold": 0.7, "against": ()})])
     assert above.half_width < both.half_width
 
 
@@ -576,20 +577,20 @@ def test_a_margin_can_be_a_share_of_the_opponents_value(tmp_path, margin, verdic
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"metrik": "x"}, "unknown key 'metrik': did you mean 'metric'"),
-        ({"kind": "beter"}, "did you mean 'better'"),
+        ({"metrik": "x"}, "metrik: unknown key. did you mean 'metric'"),
+        ({"kind": "beter"}, "kind: should be 'better', .* \\(found 'beter'\\)"),
         ({"against": []}, "'against' is missing"),
-        ({"metric": "structure/richness_kl"}, "state `better_is"),
-        ({"margin_is": "part"}, "Allowed: difference, share"),
-        ({"needs": ["clean"]}, "did you mean 'clean_labels'"),
+        ({"metric": "structure/richness_kl"}, "better_is: should be 'higher' or 'lower'"),
+        ({"margin_is": "part"}, "margin_is: should be 'difference' or 'share'"),
+        ({"needs": ["clean"]}, "needs.0: should be 'clean_labels'"),
         ({"quoted": ""}, "state the printed numbers it rests on"),
-        ({"margin": "small"}, "margin is 'small': Input should be a valid number"),
-        ({"method": ""}, "'method' is missing"),
-        ({"needs": 5}, "needs is 5: Input should be a valid tuple"),
+        ({"margin": "small"}, "margin: should be a valid number.* \\(found 'small'\\)"),
+        ({"method": ""}, "method.0: String should have at least 1 character"),
+        ({"needs": 5}, "needs: should be a valid tuple"),
     ],
 )
 def test_a_wrong_claim_is_refused_by_name(tmp_path, changes, message):
-    with pytest.raises(FileError, match=f"claim 'c'.*{message}"):
+    with pytest.raises(ConfigError, match=f"claim 'c'.*{message}"):
         make(tmp_path, **changes)
 
 
@@ -667,7 +668,7 @@ def test_an_opponent_left_out_is_found():
     numbers = load_published()
     (claim,) = [each for each in claims.load_claims() if each.id == "lam-online-finds-strangers"]
     (line,) = [found for name, found in printed_numbers(claim, numbers).items() if "cub ood/cars" in name]
-    turned = dataclasses.replace(claim, method=("lam-pfe",), against=(("lam-hib",), ("lam-online",)))
+    turned = claim.model_copy(update={"method": ("lam-pfe",), "against": (("lam-hib",), ("lam-online",))})
     weak = next(n for n in numbers if (n.method, n.metric, n.table) == ("lam-pfe", "ood/cars/auroc", "lam/table3"))
     assert better_and_left_out(claim, line, numbers) == []
     assert better_and_left_out(turned, {"lam-pfe": weak}, numbers) == ["lam-online"]

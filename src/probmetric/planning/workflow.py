@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +184,7 @@ class WorkflowPlan:
     def plan_digest(self, experiment: str) -> str:
         """Return the digest of what an experiment is about to ask: runs with all their settings, metrics, claims."""
         runs = {name: self.runs[name].settings.model_dump(mode="json") for name in self.run_names(experiment)}
-        claims = [asdict(claim) for claim in load_claims()]
+        claims = [claim.model_dump(mode="json") for claim in load_claims()]
         return digest_of([runs, list(self.planned[experiment].spec.metrics), claims])[:12]
 
     def notice(self) -> str:

@@ -28,15 +28,14 @@ paper. Questions of our own have the source `ours` and are counted apart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass as checked
+from pydantic import BeforeValidator, Field, model_validator
 
-from probmetric.errors import nearest
-from probmetric.io import FileError, read_yaml
+from probmetric.config import Strict, parse
+from probmetric.io import read_yaml
 from probmetric.metrics import direction
 
 FOLDER = Path(__file__).parent
@@ -66,8 +65,7 @@ Text = Annotated[str, Field(min_length=1)]
 Alternatives = Annotated[tuple[Text, ...], BeforeValidator(_alternatives), Field(min_length=1)]
 
 
-@checked(frozen=True, config=ConfigDict(extra="forbid"))
-class Claim:
+class Claim(Strict):
     """One checkable statement.
 
     Attributes:
@@ -108,6 +106,14 @@ class Claim:
     printed: Names = ()
     quoted: str = ""
     differs: str = ""
+
+    @model_validator(mode="after")
+    def _supported(self) -> Claim:
+        if self.kind != "exceeds" and not self.against:
+            raise ValueError("'against' is missing")
+        if not self.ours and not self.rests_on:
+            raise ValueError("state the printed numbers it rests on (`printed`), or quote the paper (`quoted`)")
+        return self
 
     @property
     def ours(self) -> bool:
@@ -180,41 +186,13 @@ def load_claims(folder: Path = FOLDER) -> list[Claim]:
     """Read every claim of a folder's YAML files.
 
     Raises:
-        FileError: an unknown key, kind or a missing value, with the file and the claim.
+        ConfigError: an unknown key, kind or a missing value, with the file and the claim.
     """
     claims = []
     for path in sorted(folder.glob("*.yaml")):
         for entry in read_yaml(path) or []:
             name = entry.get("id", "?") if isinstance(entry, dict) else "?"
-            claims.append(_claim(entry, f"{path}, claim {name!r}"))
+            if isinstance(entry, dict) and entry.get("metric"):
+                entry = {"better_is": direction(str(entry["metric"]))} | entry
+            claims.append(parse(Claim, entry, f"{path}, claim {name!r}"))
     return claims
-
-
-def _claim(entry: Any, where: str) -> Claim:
-    """Return the claim that an entry of a file states."""
-    if isinstance(entry, dict) and entry.get("metric"):
-        entry = {"better_is": direction(str(entry["metric"]))} | entry
-    try:
-        claim = TypeAdapter(Claim).validate_python(entry)
-    except ValidationError as error:
-        raise FileError(f"{where}: {_words(error.errors()[0])}") from None
-    if claim.kind != "exceeds" and not claim.against:
-        raise FileError(f"{where}: 'against' is missing.")
-    if not claim.ours and not claim.rests_on:
-        raise FileError(f"{where}: state the printed numbers it rests on (`printed`), or quote the paper (`quoted`).")
-    return claim
-
-
-def _words(problem: Any) -> str:
-    """Say what is wrong with an entry."""
-    key, value = str(next(iter(problem["loc"]), "entry")), problem["input"]
-    if problem["type"] == "unexpected_keyword_argument":
-        return f"unknown key {key!r}: {nearest(key, [field.name for field in fields(Claim)])}"
-    if problem["type"] in ("missing", "string_too_short", "too_short"):
-        return f"{key!r} is missing."
-    if key == "better_is":
-        return "state `better_is: higher` or `lower`; the metric has no better direction."
-    if problem["type"] == "literal_error":
-        allowed = {"kind": Kind, "margin_is": MarginIs, "needs": Need}[key]
-        return f"{key} is {value!r}: {nearest(str(value), get_args(allowed))}"
-    return f"{key} is {value!r}: {problem['msg']}."

@@ -94,7 +94,7 @@ class _Case:
         reasons = unmet(self.context, claim, self.data, variants)
         finding = _finding(claim, self.data, tests, missing, reasons)
         tuned_on = tuned_elsewhere(self.context, self.data, variants)
-        printed = replace(claim, metric=claim.as_printed, as_printed="") if claim.as_printed else None
+        printed = claim.model_copy(update={"metric": claim.as_printed, "as_printed": ""}) if claim.as_printed else None
         as_printed = replace(self, claim=printed).finding() if printed else None
         return replace(finding, fidelity=self.fidelity, tuned_on=tuned_on, as_printed=as_printed)
 
