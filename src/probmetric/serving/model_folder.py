@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from probmetric.config import EncoderSettings, check_store
+from probmetric.config import EncoderSettings, check_store, parse
 from probmetric.data import load_columns
 from probmetric.data.loose import prepared_images
 from probmetric.data.manifest import SUMMARY, load_metadata, read_summary
@@ -92,7 +92,7 @@ class Parts:
             "files": {name: tensors_digest(part) for name, part in tensors.items()},
             "reference": tensors_digest(reference),
         }
-        record = ModelRecord.parse(values, str(folder.record_file))
+        record = parse(ModelRecord, values, str(folder.record_file))
         return cls(record, tensors | {REFERENCE: reference}, partial(_training_images, settings, data))
 
     def with_reference(self, **tensors: torch.Tensor) -> Parts:
@@ -114,7 +114,7 @@ class Parts:
             raise FileError(f"{path} is larger than {_LARGEST_RECORD >> 20} MiB: it is no record of a model.")
         values = unsigned(read_json(path, BROKEN), path, BROKEN)
         _check_components(values, path)
-        record = ModelRecord.parse(values, str(path))
+        record: ModelRecord = parse(ModelRecord, values, str(path))
         expected = {MEMBER.format(number) for number in range(len(record.members))}
         names = set(record.files)
         if not expected <= names or names - expected - {POSTERIOR}:

@@ -16,9 +16,9 @@ import json
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from probmetric.config import Component, EncoderSettings, NamedView, Strict, UncertaintyChoice, parse
+from probmetric.config import Component, EncoderSettings, NamedView, Strict, UncertaintyChoice
 from probmetric.data.views import REGISTRY as VIEWS
 from probmetric.data.views import create_view
 from probmetric.data.views._base import RawTensors, View
@@ -67,13 +67,6 @@ class Member(Strict):
         if self.network is None and (channels > LARGEST_SIDE or side > LARGEST_SIDE):
             raise ValueError(f"images of {channels} x {side} x {side}; allowed: up to {LARGEST_SIDE} each.")
         return self
-
-    @field_validator("settings")
-    @classmethod
-    def _bounded(cls, value: EncoderSettings) -> EncoderSettings:
-        if value.dim != "features" and value.dim > LARGEST_DIM:
-            raise ValueError(f"dim is {value.dim}; allowed: up to {LARGEST_DIM}.")
-        return value
 
 
 class Transform(Strict):
@@ -134,12 +127,6 @@ class ModelRecord(Strict):
     def shape(self) -> tuple[int, int]:
         """Channels and side of the network's input."""
         return self.members[0].facts.in_channels, self.members[0].facts.image_size
-
-    @classmethod
-    def parse(cls, values: Any, where: str) -> ModelRecord:
-        """Check values read from a file called `where`."""
-        record: ModelRecord = parse(cls, values, where)
-        return record
 
 
 _DECISIVE = {"members", "transform", "uncertainty", "seed", "files"}
