@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from pathlib import Path
 
 from probmetric import tracking
 from probmetric.cli import vectors
@@ -15,12 +14,10 @@ from probmetric.io.folders import check_new_file
 from probmetric.planning.plans import ReportPlan
 from probmetric.planning.workflow import WorkflowPlan, write_schemas
 from probmetric.registry import write_catalogue
-from probmetric.reporting.experiment import ReportContext, sign, stale_runs
+from probmetric.reporting.experiment import REPORTS, ReportContext, sign, stale_runs
 from probmetric.reporting.figures import draw
 from probmetric.reporting.recommended import recommendation
 from probmetric.serving.vectors import is_vectors
-
-REPORTS = Path("reports")
 
 
 def report(options: argparse.Namespace) -> None:

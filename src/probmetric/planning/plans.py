@@ -21,11 +21,10 @@ from probmetric.io import FileError, digest_of, present, read_json, sha256_file
 from probmetric.planning.declared import made_of
 from probmetric.registry import load_plugins
 from probmetric.runs.made import Judge, Verdict
-from probmetric.runs.plan import PLANS, RunPlan, write_if_changed
+from probmetric.runs.plan import AGAIN, PLANS, RunPlan, write_if_changed
 from probmetric.runs.source import module_digests
 
 DATA = PLANS / "data.json"
-_AGAIN = "plan again: run `snakemake`, or the command without --plan"
 
 
 @dataclass(frozen=True)
@@ -66,12 +65,12 @@ class ReportPlan:
         Raises:
             FileError: it is missing or damaged.
         """
-        values = read_json(path, _AGAIN, dict[str, Any])
+        values = read_json(path, AGAIN, dict[str, Any])
         try:
             load_plugins(values["plugins"])
             return cls(**values)
         except (KeyError, TypeError) as error:
-            raise FileError(f"{path} is damaged or was edited ({error!r}); delete it and {_AGAIN}.") from error
+            raise FileError(f"{path} is damaged or was edited ({error!r}); delete it and {AGAIN}.") from error
 
     def verdicts(self) -> dict[str, Verdict]:
         """Judge the runs that the report shows by what was planned of them; returns run -> verdict."""
@@ -112,13 +111,13 @@ class DataPlan:
     def write_dataset(self, name: str) -> Path:
         """Write what prepared dataset `name` is made of now, unless it stands there already; returns the path."""
         path = dataset_plan(name)
-        before = read_json(path, _AGAIN, dict[str, Any]) if present(path) else {}
+        before = read_json(path, AGAIN, dict[str, Any]) if present(path) else {}
         return write_if_changed(path, made_of(self.params, name, before))
 
     @classmethod
     def read(cls, path: str | Path) -> DataPlan:
         """Read a plan; errors as of `ReportPlan.read`."""
-        return cls(parse(Params, read_json(path, _AGAIN, dict[str, Any]), str(path)))
+        return cls(parse(Params, read_json(path, AGAIN, dict[str, Any]), str(path)))
 
 
 def dataset_plan(name: str) -> Path:

@@ -23,7 +23,7 @@ from probmetric.runs.folder import RunFolder, Step
 from probmetric.runs.names import RESULTS, RunKey
 
 PLANS = Path("state/plans")
-_AGAIN = "plan again: run `snakemake`, or the command without --plan"
+AGAIN = "plan again: run `snakemake`, or the command without --plan"
 
 
 @dataclass(frozen=True)
@@ -131,13 +131,13 @@ class RunPlan:
         Raises:
             FileError: it is missing or damaged.
         """
-        values = read_json(path, _AGAIN, dict[str, Any])
+        values = read_json(path, AGAIN, dict[str, Any])
         try:
             load_plugins(values["plugins"])
             run = Run(values["run"], values["encoder"], parse(RunSettings, values["settings"], str(path), checked=True))
             return cls(run, values["store"], tuple(values["plugins"]))
         except (KeyError, TypeError) as error:
-            raise FileError(f"{path} is damaged or was edited ({error!r}); {_AGAIN}.") from error
+            raise FileError(f"{path} is damaged or was edited ({error!r}); {AGAIN}.") from error
 
 
 def recorded_run(name: str, results: Path = RESULTS) -> Run:

@@ -14,13 +14,12 @@ import numpy as np
 
 from probmetric.config import ConfigError
 from probmetric.io import atomic_path, read_yaml, write_text, write_yaml
-from probmetric.planning.experiments import EXPERIMENTS
+from probmetric.planning.experiments import EXPERIMENTS, METHODS
 
 if TYPE_CHECKING:
     from probmetric.tuning.search import Search, Trial
 
 REPORTS = Path("reports/tuning")
-METHODS = Path("workflow/methods")
 TUNED = " (tuned)"
 
 
