@@ -56,6 +56,8 @@ def test_an_image_alone_in_its_class_is_not_judged():
 def test_copies_with_two_labels():
     embeddings = np.array([[1.0, 2.0], [2.0, 4.0], [1.0, 2.0], [2.0, 1.0]])
     assert contradictory_copies(embeddings, ["a", "b", "a", "b"]).tolist() == [[0, 1], [1, 2]]
+    assert contradictory_copies(embeddings[::-1], ["a", "b", "a", "b"]).tolist() == [[1, 2], [2, 3]]
+    assert contradictory_copies(embeddings, ["a"] * 4).shape == (0, 2)
 
 
 @pytest.mark.parametrize(

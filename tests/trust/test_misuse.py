@@ -9,6 +9,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+import scipy
 from scipy.stats import binom, norm, poisson
 
 from probmetric import trust
@@ -283,6 +284,24 @@ def test_copies_are_those_of_a_comparison_of_all_with_all():
     assert np.array_equal(near, groups[:, None] == groups[None])
     assert np.array_equal(distinct(rows), np.flatnonzero(~np.tril(near, -1).any(axis=1)))
     assert np.array_equal(copies_of(rows, rows[:50]), near[:, :50].any(axis=1))
+
+
+def test_a_crowd_of_copies_takes_no_more_memory_than_its_rows():
+    generator = np.random.default_rng(11)
+    chain = np.eye(2, 64)[0] + 0.02 * np.arange(30)[:, None] * np.eye(2, 64)[1]
+    dark = rows_of(generator, 1, 64) + 0.0005 * generator.normal(size=(3000, 64))
+    beside = dark[:20] + 0.1 * rows_of(generator, 20, 64)
+    rows = np.concatenate([chain, dark, beside, rows_of(generator, 200, 64)]).astype(np.float32)
+    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True))[generator.permutation(len(rows))]
+    tracemalloc.start()
+    groups = copy_groups(rows)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20 * rows.nbytes  # the pairs of the crowd alone: 90 times
+    wide = rows.astype(np.float64)
+    near = 2 - 2 * wide @ wide.T <= 0.03**2
+    expected = scipy.sparse.csgraph.connected_components(scipy.sparse.csr_array(near), directed=False)[1]
+    assert np.array_equal(groups[:, None] == groups[None], expected[:, None] == expected[None])
 
 
 def test_bursts_are_seen_and_an_order_by_class_is_none():

@@ -147,14 +147,11 @@ def test_a_log_says_whether_its_certificate_has_expired(tmp_path):
     with pytest.raises(FileError, match="has no column 'p_right'; it has image, gap, rank"):
         logged_doubts(blurred, "p_right")
     (tmp_path / "log.csv").write_text("p_right\n0.5\n\nmany\n")
-    with pytest.raises(FileError, match="holds 'many'; expected numbers"):
+    with pytest.raises(FileError, match="query 2 has 'many' in column 'p_right'; expected numbers from 0 to 1"):
         logged_doubts(tmp_path / "log.csv", "p_right")
     (tmp_path / "nan.csv").write_text("p_right\n0.5\nnan\n")
-    with pytest.raises(FileError, match="column 'p_right' holds 'nan'; expected numbers"):
+    with pytest.raises(FileError, match="query 2 has 'nan' in column 'p_right'; expected numbers"):
         logged_doubts(tmp_path / "nan.csv", "p_right")
-    (tmp_path / "log.csv").write_text("p_right\n0.5\n1.5\n")
-    with pytest.raises(FileError, match=r"'p_right' holds '1\.5'; expected chances, 0 to 1"):
-        logged_doubts(tmp_path / "log.csv", "p_right")
     for patience in (np.nan, np.inf, 0, -1):
         with pytest.raises(CertificateError, match="patience is"):
             monitor(reference, [0.1], patience=patience)
@@ -223,3 +220,20 @@ def test_a_class_that_a_spreadsheet_would_compute_is_the_class_it_was(tmp_path):
     assert wrong.tolist() == [False] * len(names) + [True]
     assert cell_text("-1") == "'-1"
     assert cell_text(" =1+1") == "' =1+1"  # a spreadsheet may drop the space
+
+
+@pytest.mark.parametrize("value", ["1.5", "-0.1", "1e9"])
+@pytest.mark.parametrize(
+    ("column", "shares"), [("p_right", False), ("doubt", False), ("certified_doubt", True), ("gap", True)]
+)
+def test_a_share_outside_0_to_1_is_refused_with_its_query(tmp_path, column, shares, value):
+    log = tmp_path / "log.csv"
+    log.write_text(f"{column},rank\n0,1\n5,2\n1,1\n{value},1\n")
+    with pytest.raises(FileError, match=f"query 3 has '{value}' in column '{column}'; expected numbers from 0 to 1"):
+        logged_doubts(log, column, shares=shares)
+    assert len(logged_doubts(logged(log, [0.0, 1.0], column), column, shares=shares)) == 2
+
+
+def test_a_doubt_that_is_no_share_may_be_any_number(tmp_path):
+    (tmp_path / "log.csv").write_text("certified_doubt\n-3\n1.5\n")
+    assert logged_doubts(tmp_path / "log.csv", "certified_doubt").tolist() == [-3, 1.5]

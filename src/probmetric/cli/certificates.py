@@ -52,7 +52,8 @@ def monitor(options: argparse.Namespace) -> None:
             f"this certificate decides by {certificate.score}, not by P(right): watch the column certified_doubt, "
             "which `probmetric search --risk ... --csv` writes."
         )
-    doubts = logged_doubts(options.log, options.column or ("certified_doubt" if by_another else P_RIGHT))
+    column = options.column or ("certified_doubt" if by_another else P_RIGHT)
+    doubts = logged_doubts(options.log, column, shares=not by_another and column == "certified_doubt")
     order = np.arange(len(doubts))
     if options.unordered:  # a folder lists its images class by class, which is no order that calibration has
         order = np.random.default_rng(0).permutation(len(doubts))

@@ -43,12 +43,7 @@ def copy_groups(rows: Any) -> Ints:
     _, first, exact = np.unique(marks, return_index=True, return_inverse=True)
     values = vectors if len(first) == len(vectors) else vectors[first]
     exact = exact if len(first) < len(vectors) else np.arange(len(vectors))
-    near = _near(vectors.shape[1])
-    pairs = scipy.spatial.cKDTree(_projected(values)).query_pairs(near, output_type="ndarray")
-    blocks = np.array_split(pairs, range(PAIRS, len(pairs), PAIRS))
-    pairs = np.concatenate([part[_distance(values[part[:, 0]], values[part[:, 1]]) <= near] for part in blocks])
-    links = scipy.sparse.coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(len(values), len(values)))
-    numbers = scipy.sparse.csgraph.connected_components(links, directed=False)[1][exact]
+    numbers = _linked(values, _near(vectors.shape[1]))[exact]
     _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse]
 
@@ -116,6 +111,35 @@ def burst_sentence(rows: Any, labels: Any = None, columns: Any = ()) -> str:
 
 def _near(width: int) -> float:
     return NEAR if width >= FEW else NEAR_IN_FEW
+
+
+def _linked(rows: Any, near: float) -> Ints:
+    """Return the number (N,) of the set each of the rows (N, M) is in: sets are linked by distances up to `near`.
+
+    A row is asked for those near to it that are in no set yet. The tree is built anew when half of its rows are in one:
+    a crowd of n copies has n^2 pairs, and takes neither the time nor the memory of them.
+    """
+    places = _projected(rows)
+    waiting, tree = np.arange(len(rows)), scipy.spatial.cKDTree(places)
+    numbers, count = np.full(len(rows), -1), 0
+    alone = ~np.isfinite(tree.query(places, 2, distance_upper_bound=np.nextafter(near, 1))[0][:, 1])
+    numbers[alone] = np.flatnonzero(alone)
+    for first in np.flatnonzero(~alone).tolist():
+        reached = [first] if numbers[first] < 0 else []
+        numbers[reached] = first
+        while reached:
+            row = reached.pop()
+            candidates = waiting[tree.query_ball_point(places[row], near)]
+            candidates = candidates[numbers[candidates] < 0]
+            for part in np.split(candidates, range(PAIRS, len(candidates), PAIRS)):
+                part = part[_distance(rows[part], rows[row]) <= near]
+                numbers[part] = first
+                reached += part.tolist()
+                count += len(part)
+            if 2 * count > len(waiting):
+                waiting, count = np.flatnonzero(numbers < 0), 0
+                tree = scipy.spatial.cKDTree(places[waiting])
+    return numbers
 
 
 def _projected(vectors: Any) -> Any:

@@ -36,6 +36,7 @@ RISEN = ((0.4, 1.0), (0.7, 1.0), (1.0, 1.5), (1.0, 2.0), (1.0, 3.0), (0.7, 3.0),
 BETS = (*RISEN, *((b, a) for a, b in RISEN), (1.5, 1.5), (3.0, 3.0), (0.7, 0.7))
 LEAST = 50
 PATIENCE = 100_000
+SHARES = ("p_right", "doubt")
 
 
 Way = Literal["rose", "fell", "changed"]
@@ -110,26 +111,26 @@ def logged_rows(log: str | Path, *columns: str) -> list[dict[str, str]]:
     return [row for row in rows if row.get("rank", "1") == "1"]
 
 
-def logged_doubts(log: str | Path, column: str) -> Doubles:
+def logged_doubts(log: str | Path, column: str, *, shares: bool = False) -> Doubles:
     """Read the doubts (Q,) of answers from a log, as of `logged_rows`.
 
     Args:
         log: the file.
         column: `p_right`, whose complement is the doubt, or the doubt itself.
+        shares: whether the doubts are shares, as `p_right` and `doubt` are in any case.
 
     Raises:
-        FileError: the log is damaged, or has no such column or numbers.
+        FileError: the log is damaged, or has no such column; a value is no number, or no share where it should be.
     """
     values = []
-    for row in logged_rows(log, column):
+    expected = "numbers from 0 to 1" if shares or column in SHARES else "numbers"
+    for query, row in enumerate(logged_rows(log, column), 1):
         try:
             values.append(float(row[column]))
         except ValueError:
             values.append(math.nan)
-        if not math.isfinite(values[-1]):
-            raise FileError(f"{log}: column {column!r} holds {row[column]!r}; expected numbers.")
-        if column == "p_right" and not 0 <= values[-1] <= 1:
-            raise FileError(f"{log}: column 'p_right' holds {row[column]!r}; expected chances, 0 to 1.")
+        if not math.isfinite(values[-1]) or expected != "numbers" and not 0 <= values[-1] <= 1:
+            raise FileError(f"{log}: query {query} has {row[column]!r} in column {column!r}; expected {expected}.")
     return 1 - np.array(values) if column == "p_right" else np.array(values)
 
 

@@ -14,7 +14,6 @@ An image alone in its class has nothing to be compared with: its suspicion is Na
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -86,8 +85,12 @@ def contradictory_copies(embeddings: Any, labels: Any) -> Ints:
     codes = arrays.names_of(labels, "labels", count=len(pictures))[1]
     order = np.argsort(pictures, kind="stable")
     groups = np.split(order, np.flatnonzero(np.diff(pictures[order])) + 1)
-    pairs = (pair for group in groups for pair in combinations(group.tolist(), 2) if codes[pair[0]] != codes[pair[1]])
-    return np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
+    pairs = [np.empty((0, 2), dtype=np.int64)]
+    for row, picture in enumerate(pictures.tolist()):
+        group = groups[picture]
+        others = group[(group > row) & (codes[group] != codes[row])]
+        pairs.append(np.column_stack([np.full(len(others), row), others]))
+    return np.concatenate(pairs)
 
 
 def _unit(vectors: Array) -> Doubles:
