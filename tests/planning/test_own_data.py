@@ -330,6 +330,24 @@ def test_a_table_and_vectors_become_runs(project, capsys):
     }
 
 
+@pytest.mark.parametrize("names", [("gallery", "calibration"), ("reference", "probe"), ("Index", "queries")])
+def test_vectors_split_for_certify_are_shared_out_anew_unless_some_are_to_train_on(project, capsys, names):
+    rows = {"vectors": np.eye(60, 8), "label": np.arange(60) % 6}
+    np.savez(project / "v.npz", **rows, split=np.repeat(names, 30))
+    assert cli.main(["init", "v.npz", "--name", "shop"]) == 0
+    said = capsys.readouterr().out
+    assert "60 vectors of 6 classes (18 train, 12 val, 30 test), split by_image" in said
+    assert "Note: the splits of `certify` are set aside here" in said
+    assert load(Params, "params.yaml").data.on_request["shop"].options["split_column"] == ""
+    ensure(load(Params, "params.yaml"), "shop")
+    np.savez(project / "t.npz", **rows, split=np.repeat(["train", *names], 20))
+    assert cli.main(["init", "t.npz", "--name", "trained", "--split", "by_image"]) == 0
+    said = capsys.readouterr().out
+    assert "val, 40 test)" in said
+    assert "queries are asked in the gallery" in said
+    assert "set aside" not in said
+
+
 @pytest.mark.parametrize(
     ("place", "option"),
     [

@@ -99,11 +99,11 @@ def test_a_refused_certificate_leaves_the_stored_gallery_as_it_was(tmp_path, mon
     table(Path("g.parquet"), SHOWN)
     queries = str(table(Path("q.parquet"), ASKED))
     assert main(["certify", "g.parquet", queries, "--risk", "0.1"]) == 0
-    before = Gallery.open("g.gallery").digest
+    before = Gallery.open("g.parquet.gallery").digest
     table(Path("g.parquet"), NEW)
     assert main(["certify", "g.parquet", queries, "--risk", "0.1", "--score", "typo"]) == 2
-    assert Gallery.open("g.gallery").digest == before
-    assert main(["search", "g.gallery", queries, "--risk", "0.1"]) == 0
+    assert Gallery.open("g.parquet.gallery").digest == before
+    assert main(["search", "g.parquet.gallery", queries, "--risk", "0.1"]) == 0
 
 
 def enrolment(noise: float) -> tuple[np.ndarray, np.ndarray]:
@@ -122,7 +122,7 @@ def test_a_gallery_of_one_row_a_class_is_certified_and_reported(tmp_path, capsys
     pd.DataFrame({"vector": list(rows), "label": people, "split": split}).to_parquet("people.parquet")
     assert main(["certify", "people.parquet", "--risk", "0.2"]) == 0
     assert "P(right) decides" in capsys.readouterr().out
-    answers = Gallery.open("people.gallery").search(rows[200:], risk=0.2)
+    answers = Gallery.open("people.parquet.gallery").search(rows[200:], risk=0.2)
     assert answered(answers, people[200:])[0] > 300
     assert main(["report", "people.parquet"]) == 0
 
@@ -208,9 +208,9 @@ def test_a_damaged_gallery_names_the_way_out(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     table(Path("g.parquet"), SHOWN)
     assert main(["certify", "g.parquet", "--risk", "0.2"]) == 0
-    Path("g.gallery/certificate-0.2-0.9.json").write_text("{}")
+    Path("g.parquet.gallery/certificate-0.2-0.9.json").write_text("{}")
     assert main(["certify", "g.parquet", "--risk", "0.2"]) == 2
-    assert "remove the folder g.gallery and certify again" in capsys.readouterr().err
+    assert "remove the folder g.parquet.gallery and certify again" in capsys.readouterr().err
 
 
 def test_a_class_has_one_share(tmp_path, capsys, monkeypatch):

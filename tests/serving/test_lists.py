@@ -96,7 +96,7 @@ def test_queries_of_a_file_have_classes_groups_and_splits(tmp_path, capsys, monk
     np.savez("found.npz", **columns, split=np.where(np.arange(600) < 500, "query", "gallery"), walk=walks)
     assert main(["certify", "found.npz", "--risk", "0.3", "--group", "walk"]) == 0
     assert "queries in groups like the" in capsys.readouterr().out
-    certificate = Gallery.open("found.gallery").certificates[0]
+    certificate = Gallery.open("found.npz.gallery").certificates[0]
     assert 60 < certificate.groups < 125  # of the 125 some fit P(right)
     np.savez("found.npz", **columns, person=walks)
     assert main(["certify", "found.npz", "--risk", "0.3"]) == 0

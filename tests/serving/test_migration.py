@@ -41,7 +41,7 @@ def test_migrated_vectors_are_searched_with_new_ones_and_certified(spaces, tmp_p
     capsys.readouterr()
     truth = rng.integers(CLASSES, size=2000)
     asked = renewed(centres[truth] + 0.7 * rng.normal(size=(2000, 24)))
-    answers = Gallery.open("new.gallery").search(asked, k=1, risk=0.1)
+    answers = Gallery.open("new.parquet.gallery").search(asked, k=1, risk=0.1)
     right = [each.matches[0].class_name == f"c{t}" for each, t in zip(answers, truth, strict=True) if not each.withheld]
     assert len(right) > 500
     assert 1 - np.mean(right) <= 0.12

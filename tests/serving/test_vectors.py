@@ -22,7 +22,7 @@ from probmetric.errors import ServingError
 from probmetric.io import FileError
 from probmetric.serving.gallery import Gallery
 from probmetric.serving.gallery_trust import tries_to_pay
-from probmetric.serving.vectors import read_vectors, warn_of_bursts
+from probmetric.serving.vectors import directions, read_vectors, warn_of_bursts
 from probmetric.serving.vectors_page import write_page
 from probmetric.trust.certificates import CertificateError
 from probmetric.trust.deployed import certify_record
@@ -143,10 +143,23 @@ def test_nothing_to_certify_says_what_could_be(tmp_path, capsys, monkeypatch):
     as_parquet(tmp_path / "v.parquet", *blobs(40, spread=1.8))
     assert main(["certify", "v.parquet", "--risk", "0.05"]) != 0
     assert "A risk of 0.2 could be certified" in capsys.readouterr().err
-    assert [each.threshold for each in Gallery.open("v.gallery").certificates] == [None]
+    assert [each.threshold for each in Gallery.open("v.parquet.gallery").certificates] == [None]
     assert main(["search", "v.parquet", "v.parquet", "--risk", "0.05", "--csv", "-k", "1"]) == 0
     assert {line.split(",")[3] for line in capsys.readouterr().out.splitlines()[1:]} == {"1"}, "all are withheld"
-    assert list(Gallery.open("v.gallery").tried.values()) == [{"p_right": 1}]  # a try, though it gave nothing
+    assert list(Gallery.open("v.parquet.gallery").tried.values()) == [{"p_right": 1}]  # a try, though it gave nothing
+
+
+def test_files_that_differ_in_their_kind_alone_have_a_gallery_each(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    as_parquet(tmp_path / "v.parquet", *blobs(40))
+    rows, labels = blobs(40, seed=5)
+    np.savez("v.npz", vector=rows, label=labels)
+    for file in ("v.parquet", "v.npz"):
+        assert main(["certify", file, "--risk", "0.3"]) == 0
+    for file in ("v.parquet", "v.npz"):
+        kept = Gallery.open(f"{file}.gallery")
+        np.testing.assert_allclose(kept.record["mean"], directions(read_vectors(tmp_path / file).rows), atol=1e-6)
+        assert len(kept.certificates) == 1
 
 
 def test_a_refused_certificate_leaves_no_gallery_and_is_no_try(tmp_path, capsys, monkeypatch):
@@ -154,7 +167,7 @@ def test_a_refused_certificate_leaves_no_gallery_and_is_no_try(tmp_path, capsys,
     as_parquet(tmp_path / "v.parquet", *blobs(3))
     assert main(["certify", "v.parquet", "--risk", "0.001"]) != 0
     assert "needs at least" in capsys.readouterr().err
-    assert not (tmp_path / "v.gallery").exists()
+    assert not (tmp_path / "v.parquet.gallery").exists()
     gallery = Gallery.from_vectors(*blobs(3))
     with pytest.raises(CertificateError, match="needs at least"):
         gallery.certify(risk=0.001)
@@ -351,7 +364,7 @@ def test_groups_keep_the_promise_that_bursts_break(tmp_path, capsys, monkeypatch
     assert "look like bursts" in caplog.text
     assert main(["certify", "v.parquet", "--risk", "0.2", "--group", "session"]) == 0
     assert "in groups like the 242 that calibration shows" in capsys.readouterr().out
-    gallery = Gallery.open("v.gallery")
+    gallery = Gallery.open("v.parquet.gallery")
     new, truth, _ = bursts(1)
     given = [
         answer.matches[0].class_name == name
@@ -482,7 +495,7 @@ def test_shares_of_deployment_weigh_the_calibration(tmp_path, capsys, monkeypatc
     said = capsys.readouterr().out
     assert "name their shares" not in said
     assert "asked about as often as its share says" in said
-    gallery = Gallery.open("shop.gallery")
+    gallery = Gallery.open("shop.npz.gallery")
     assert gallery.certificates[0].weighted
     others = blobs(40, seed=1)[0], np.where(np.array(labels) == names[0], "unknown", labels)
     shares = dict.fromkeys([*names[1:], "strangers"], 1.0)
@@ -520,7 +533,7 @@ def test_queries_like_those_of_calibration_do_not_alarm_the_monitor(tmp_path, ca
     assert ("P(right)" if score == "p_right" else score) + " decides" in capsys.readouterr().out
     assert main(["search", "shop.npz", "new.npz", "--risk", "0.05", "--csv"]) == 0
     Path("log.csv").write_text(capsys.readouterr().out)
-    certificate = "shop.gallery/certificate-0.05-0.9.json"
+    certificate = "shop.npz.gallery/certificate-0.05-0.9.json"
     assert main(["monitor", certificate, "log.csv"]) == 0
     assert main(["monitor", certificate, "log.csv", "--column", "p_right"]) == (0 if score == "p_right" else 2)
     assert score == "p_right" or "decides by gap, not by P(right)" in capsys.readouterr().err

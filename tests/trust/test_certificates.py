@@ -1,5 +1,6 @@
 import json
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -536,3 +537,53 @@ def test_the_smallest_of_three_risks_keeps_the_promise_as_one_of_three_tries():
         true = 0.0502 * min(edge, 0.5) + max(0, min(edge, 0.528) - 0.5) + 0.1003 * max(0, edge - 0.528)
         broken += true / edge > last.risk
     assert broken / sets <= 0.1 + 2 * (0.1 * 0.9 / sets) ** 0.5
+
+
+def errors_that_pass(answers, risk, delta):
+    return np.count_nonzero(binom.cdf(np.arange(answers + 1), answers, risk) <= delta) - 1
+
+
+def needed_by_hand(wrong, ends, risk, delta, most):
+    """Fewest queries whose first threshold passes, of answers `wrong` by doubt; `ends` are the answers where ties end.
+
+    Errors are spread as here: k of Q answers with e errors are k n / Q of n with e n / Q.
+    """
+    count, allowed = len(wrong), [errors_that_pass(answers, risk, delta) for answers in range(1, most + 1)]
+    few, more = (next((n for n in range(1, most + 1) if allowed[n - 1] >= e), most + 1) for e in (3, 6))
+    for queries in range(count + 1, most + 1):
+        usual = min(max(queries // 16, 1), 500)
+        start = min(max(usual, few, min(more, queries // 8)), queries)
+        end = min(end for end in ends if end * queries >= start * count)
+        errors = math.ceil(Fraction(int(sum(wrong[:end])) * queries, count))
+        late = start == usual or errors <= allowed[start - 1]
+        if late and errors <= allowed[end * queries // count - 1]:
+            return queries
+    return 0
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_queries_needed_are_the_fewest_that_pass_if_they_err_as_these(seed):
+    rng = np.random.default_rng(seed)
+    count, risk = int(rng.integers(60, 131)), float(rng.choice([0.05, 0.1, 0.2]))
+    doubt = rng.integers(0, 12, count) / 12 if seed % 3 == 0 else rng.random(count)
+    right = rng.random(count) >= 3 * risk * doubt**2
+    certificate = certify(doubt, right, risk=risk, confidence=0.9)
+    wrong, levels = ~right[np.argsort(doubt, kind="stable")], np.sort(doubt)
+    ends = [k for k in range(1, count + 1) if k == count or levels[k] > levels[k - 1]]
+    expected = needed_by_hand(wrong, ends, risk, 1 - 0.9, 600) if certificate.threshold is None else 0
+    assert certificate.needed == expected or (expected == 0 and certificate.needed > 600)
+    for times in range(2, 1 + 600 // count):  # so many of each
+        again = certify(np.repeat(doubt, times), np.repeat(right, times), risk=risk, confidence=0.9)
+        assert certificate.threshold is not None or times * count >= certificate.needed > 0 or again.threshold is None
+
+
+def test_a_hundred_queries_that_certify_nothing_say_how_many_would():
+    doubt = np.arange(100.0)
+    right = doubt < 85
+    failed = certify(doubt, right, risk=0.05)
+    assert (failed.threshold, failed.needed) == (None, 154)  # 132 answers, of which three may be wrong
+    assert certify(np.arange(154.0), np.arange(154.0) < 131, risk=0.05).threshold is not None
+    assert certify(doubt, doubt < 0, risk=0.05).needed == 0, "no number of queries"
+    several = certify({"a": doubt, "b": doubt}, right, risk=0.05)
+    assert several.needed > failed.needed, "a tenth is the pilot"
+    assert certify(doubt, right, risk=0.2, groups=np.arange(100) // 2).needed == 0, "groups: not known"

@@ -32,6 +32,7 @@ from probmetric.serving.vectors import (
     warn_of_bursts,
 )
 from probmetric.serving.vectors_page import is_ours, write_page
+from probmetric.trust.certificate_page import needed
 from probmetric.trust.certificates import Certificate, CertificateError
 
 log = logging.getLogger(__name__)
@@ -103,8 +104,8 @@ def promised(gallery: Gallery, options: argparse.Namespace, *calibration: Any, g
     hint = f"A risk of {instead:g} could be certified" if instead else "No risk up to 0.5 could be certified"
     raise CertificateError(
         f"nothing can be certified: of no part of the answers is it shown that at most {options.risk:g} are wrong; all "
-        f"are withheld at this risk. {hint} with these {certificate.queries} calibration queries; more of them, or a "
-        "better model, may help."
+        f"are withheld at this risk. {needed(certificate)}{hint} with these {certificate.queries}; a better model may "
+        "help, too."
     )
 
 

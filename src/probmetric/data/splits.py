@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+GALLERY_SPLITS, QUERY_SPLITS = ("gallery", "reference", "index"), ("calibration", "query", "queries", "probe")
+"""What columns of tables and of vectors call the images that are searched, and those that are asked about."""
+
 
 def hold_out_images(labels: np.ndarray, fraction: float, rng: np.random.Generator) -> np.ndarray:
     """Choose a stratified share of the images.

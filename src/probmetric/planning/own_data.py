@@ -112,6 +112,9 @@ def _declare(wish: Wish, source: str) -> str:
     options = {key: value for key, value in wish.options.items() if value}
     options |= _folder_of_images(place, source, options)
     table, chosen = _read(place, source, wish.split, options)
+    if source == "embeddings" and not _count(table, "train"):
+        table, chosen = _read(place, source, wish.split, options | {"split_column": ""})
+        table.notes.append("the splits of `certify` are set aside here: all rows are shared out anew")
     if not _count(table, "train"):
         raise ConfigError(f"{place} has images to test on only; add some of other splits, to train and to validate on.")
     table.notes.extend(_damaged(table))

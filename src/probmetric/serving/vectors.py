@@ -16,7 +16,7 @@ In place of vectors stands what an index of the user's own found for Q queries i
 A faiss index (.faiss, .index) holds vectors, and the CSV file of the same name the other columns. A frame of pandas,
 Arrow or DuckDB has the same columns.
 
-The gallery of `shop.parquet` is kept in the folder `shop.gallery` beside it, with its certificates.
+The gallery of `shop.parquet` is kept in the folder `shop.parquet.gallery` beside it, with its certificates.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ import numpy as np
 from probmetric.data.manifest import DataError
 from probmetric.data.sources.embeddings import arrays_of
 from probmetric.data.sources.table import columns_of
+from probmetric.data.splits import GALLERY_SPLITS, QUERY_SPLITS
 from probmetric.errors import ServingError
 from probmetric.io import FileError, present
 from probmetric.serving import lists
@@ -49,7 +50,6 @@ SIMILARITIES, SCORES, INDICES, QUERY_LABELS = "similarities", "scores", "indices
 HELD_OUT = 3  # one group of so many calibrates
 _VECTORS = {"labels": LABELS, "splits": ("split",), "groups": ()}
 _QUERIES = {"labels": QUERY_LABELS, "names": ("query_path",), "splits": ("split",), "groups": ()}
-GALLERY_SPLITS, QUERY_SPLITS = ("gallery", "reference", "index"), ("calibration", "query", "queries", "probe")
 
 
 @dataclass(frozen=True)
@@ -392,7 +392,7 @@ def held_out(vectors: Vectors, trained: Vectors | None = None, seed: int = 0) ->
 
 def gallery_folder(file: Path) -> Path:
     """Return the folder that keeps the gallery of a file of vectors."""
-    return file.with_suffix(".gallery")
+    return file.with_name(f"{file.name}.gallery")
 
 
 def gallery_of(vectors: Vectors) -> Gallery:

@@ -5,13 +5,20 @@ from __future__ import annotations
 from probmetric.trust.certificates import EVERYTHING, Certificate
 
 
+def needed(certificate: Certificate) -> str:
+    """Return how many calibration queries the risk would need of which nothing is certified, in words."""
+    if not certificate.needed:
+        return "More calibration queries may help. "
+    return f"About {certificate.needed} calibration queries that err as often as these {certificate.queries} would do. "
+
+
 def page(certificate: Certificate, of: str) -> str:
     """Return what the certificate of a run or gallery, called `of`, promises, for whom, and what it was made from."""
     share, threshold = f"{100 * certificate.risk:g} %", certificate.threshold
     if threshold is None:
         promise = (
             f"**Nothing is certified.** No threshold was shown to let at most {share} wrong answers through. "
-            "More calibration queries, a higher risk, or a better model would be needed."
+            f"{needed(certificate)}A higher risk, or a better model, may be certified with as many."
         )
     else:
         promise = (

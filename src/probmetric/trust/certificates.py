@@ -14,7 +14,8 @@ alpha never certifies less (and nor does a lower confidence): what passes at alp
                    answers below it are independent with risk R(d_(k+1)), and k passes when P(Binomial(k, alpha) <=
                    errors) <= delta. The first k is a sixteenth of all, at most 500; but it comes no sooner than 6
                    errors could pass or an eighth of all is reached, whichever is first, and never before 3 errors
-                   could: one early error would end the sequence. A larger alpha begins no later, and no fewer errors
+                   could: one early error would end the sequence. With fewer queries (131 at a risk of .05), all
+                   answers are the first threshold, and the last. A larger alpha begins no later, and no fewer errors
                    pass there: what passes at alpha passes at every larger one
     unit "group"   groups (people, sessions, classes that calibration does not show) are drawn independently, queries of
                    one as they like. Y_g = sum over answers of g of (alpha - w_i) / s, s the most queries of a group,
@@ -60,6 +61,7 @@ RISKS, CONFIDENCE = (0.2, 0.1, 0.05), 0.9  # of the certificate of every run; `p
 MOST_COUNTED = 10**9  # answers, beyond which rounding is not looked at
 PILOT, PILOT_OF_GROUPS = 10, 5
 THRESHOLDS = 40
+TIMES, MOST_NEEDED, ROUNDING = 64, 100_000, 1e-9  # of the calibration queries that would be needed
 STAKES = (1.0, 0.4, 0.2, 0.1, 0.05, 0.025, 0.012)  # c: at alpha the share min(1, c / alpha) of the largest stake
 TRIALS = 60
 START, LATEST_START, PATIENT, FIRST_ERRORS = 16, 500, 8, (3, 6)  # the first threshold tested
@@ -93,6 +95,8 @@ class Certificate:
         calibration: digest of the calibration set.
         gallery_classes: classes of the gallery.
         valid_for: the deployment it holds for, in words.
+        needed: where nothing is certified, about how many calibration queries that err as often as these could certify
+            this risk; 0 where that is not known, or no number of them could.
         tries: certificates tried on this calibration set, this one among them, that the confidence is shared by.
         weighted: whether queries were weighted to stand for a deployment that draws others.
         p_right: the map whose 1 - P(right) is the doubt, where that is the score (`PRight.plain`).
@@ -115,6 +119,7 @@ class Certificate:
     calibration: str = ""
     gallery_classes: int = 0
     valid_for: str = ""
+    needed: int = 0
     tries: int = 1
     weighted: bool = False
     p_right: dict[str, Any] | None = None
@@ -193,7 +198,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
     "share of queries": (lambda value: _is_number(value, 0, 1), ("coverage", "risk_bound")),
     "count": (
         lambda value: type(value) is int and value >= 0,
-        ("queries", "answered", "errors", "groups", "gallery_classes", "tries"),
+        ("queries", "answered", "errors", "groups", "gallery_classes", "needed", "tries"),
     ),
     "number": (lambda value: value is None or _is_number(value), ("threshold",)),
     "yes or no": (lambda value: isinstance(value, bool), ("weighted",)),
@@ -261,12 +266,14 @@ def certify(
     order, size = generator.permutation(count), _pilot_size(count, share)
     piloted = np.isin(units, order[:size])
     name = _chosen(doubts, wrong, piloted) if len(doubts) > 1 else next(iter(doubts))
-    values, promise = doubts[name], (risk, delta)
+    values, promise, needed = doubts[name], (risk, delta), 0
     if by_sums:
         three = (values, wrong, np.ones(queries) if weights is None else weights)
         threshold, bound = _search_groups(three, units, order[:size], order[size:], promise, generator)
     else:
         threshold, bound = _search_queries(values[~piloted], wrong[~piloted], risk, delta)
+        if threshold is None:
+            needed = _with_pilot(_queries_needed(values[~piloted], wrong[~piloted], risk, delta), share)
     answered = values <= (-np.inf if threshold is None else threshold)
     return Certificate(
         risk=risk,
@@ -280,6 +287,7 @@ def certify(
         unit="query" if groups is None else "group",
         groups=0 if groups is None else count,
         score=name,
+        needed=needed,
         tries=int(tries),
         weighted=weights is not None,
         **options,
@@ -344,8 +352,12 @@ def least_units(risk: float, confidence: float, *, pilot: int = 0) -> int:
         >>> least_units(0.05, 0.9), least_units(0.05, 0.9, pilot=5)
         (45, 56)
     """
-    tested = least_tested(risk, confidence)
-    return tested + (max(1, (tested - 1) // (pilot - 1)) if pilot else 0)
+    return _with_pilot(least_tested(risk, confidence), pilot)
+
+
+def _with_pilot(tested: int, pilot: int) -> int:
+    """Return how many queries (or groups) leave so many to be tested, one of `pilot` being taken for the pilot."""
+    return tested + (max(1, (tested - 1) // (pilot - 1)) if pilot and tested else 0)
 
 
 def least_tested(risk: float, confidence: float) -> int:
@@ -373,9 +385,7 @@ def _search_queries(doubt: Doubles, wrong: Doubles, risk: float, delta: float) -
     order, count = np.argsort(doubt, kind="stable"), len(doubt)
     tested, errors = doubt[order], np.cumsum(wrong[order])
     allowed = errors_allowed(np.arange(1, count + 1), risk, delta)
-    usual = min(max(count // START, 1), LATEST_START)
-    few, more = (int(np.searchsorted(allowed, errors)) + 1 for errors in FIRST_ERRORS)
-    start = min(max(usual, few, min(more, count // PATIENT)), count)
+    (start,), (usual,) = _first_tested(np.array([count]), allowed)
     ends = np.flatnonzero(np.append(np.diff(tested) > 0, True))
     ends = ends[ends >= start - 1]
     passed = errors[ends] <= allowed[ends]
@@ -387,6 +397,35 @@ def _search_queries(doubt: Doubles, wrong: Doubles, risk: float, delta: float) -
     last = int(certified[-1])
     threshold = EVERYTHING if last == count - 1 else max(float(tested[last]), _below(tested[last + 1]))
     return threshold, min(upper_bound(int(errors[last]), last + 1, 1 - delta), risk)
+
+
+def _first_tested(counts: Ints, allowed: Doubles) -> tuple[Ints, Ints]:
+    """Return the answers (K,) of the first threshold tested of `counts` (K,) queries, and the usual share of them (K,).
+
+    Args:
+        counts: numbers of queries.
+        allowed: errors (A,) with which 1, 2, ... answers pass, A at least the largest count.
+    """
+    usual = np.clip(counts // START, 1, LATEST_START)
+    few, more = (np.searchsorted(allowed, errors) + 1 for errors in FIRST_ERRORS)
+    return np.minimum(np.maximum(np.maximum(usual, few), np.minimum(more, counts // PATIENT)), counts), usual
+
+
+def _queries_needed(doubt: Doubles, wrong: Doubles, risk: float, delta: float) -> int:
+    """Return the fewest queries whose first threshold would pass if they erred as these (Q,) do; 0: none looked at.
+
+    Twice as many have twice the answers, and errors, up to each doubt. Rounded up are the errors.
+    """
+    order, count = np.argsort(doubt, kind="stable"), len(doubt)
+    ends = np.flatnonzero(np.append(np.diff(doubt[order]) > 0, True))
+    counts = np.arange(count + 1, min(TIMES * count, MOST_NEEDED) + 1)
+    allowed = errors_allowed(np.arange(1, counts.max(initial=1) + 1), risk, delta)
+    start, usual = _first_tested(counts, allowed)
+    first = ends[np.searchsorted(ends + 1, start * count / counts - ROUNDING)]
+    errors = np.ceil(np.cumsum(wrong[order])[first] * counts / count - ROUNDING)
+    answers = np.maximum(((first + 1) * counts / count + ROUNDING).astype(np.int64), start)
+    passed = (errors <= allowed[answers - 1]) & ((start == usual) | (errors <= allowed[start - 1]))
+    return int(counts[passed.argmax()]) if passed.any() else 0
 
 
 def _below(doubt: float) -> float:

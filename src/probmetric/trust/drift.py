@@ -129,7 +129,7 @@ def logged_doubts(log: str | Path, column: str, *, shares: bool = False) -> Doub
             values.append(float(row[column]))
         except ValueError:
             values.append(math.nan)
-        if not math.isfinite(values[-1]) or expected != "numbers" and not 0 <= values[-1] <= 1:
+        if not math.isfinite(values[-1]) or (expected != "numbers" and not 0 <= values[-1] <= 1):
             raise FileError(f"{log}: query {query} has {row[column]!r} in column {column!r}; expected {expected}.")
     return 1 - np.array(values) if column == "p_right" else np.array(values)
 

@@ -29,7 +29,7 @@ from probmetric.data.manifest import SPLITS, DataError
 from probmetric.data.sources._base import Source, Table, options
 from probmetric.data.sources._files import ImageFiles, Store, strings
 from probmetric.data.sources._listing import rows as listed_rows
-from probmetric.data.splits import hold_out_classes, hold_out_images
+from probmetric.data.splits import GALLERY_SPLITS, QUERY_SPLITS, hold_out_classes, hold_out_images
 from probmetric.registry import Count, CountOrZero, Flag, OpenShare
 
 Split = Literal["by_class", "by_image", "by_group"]
@@ -39,6 +39,7 @@ Columns = dict[str, np.ndarray]
 
 ROLES = ("query", "gallery")
 JUNK = "-1"
+SPLIT_NAMES = SPLIT_WORDS | dict.fromkeys(QUERY_SPLITS, "query") | dict.fromkeys(GALLERY_SPLITS, "gallery")
 SEARCHED = "images of the splits query and gallery are test images: queries are asked in the gallery"
 SAME_GROUP = "gallery images of a query's class and group are neither right nor wrong for it"
 LEAST_ASKED = 50  # images: each is two points of recall@1
@@ -281,7 +282,7 @@ def _with_roles(listed: Columns, where: Path, notes: list[str]) -> Columns:
     Raises:
         DataError: queries without a gallery, a gallery without queries, or other test images beside them.
     """
-    splits = np.array([SPLIT_WORDS.get(str(name).lower(), str(name)) for name in listed["split"]])
+    splits = np.array([SPLIT_NAMES.get(str(name).lower(), str(name)) for name in listed["split"]])
     listed = listed | {"split": strings(splits.tolist())}
     paired = np.isin(splits, ROLES)
     if not paired.any():

@@ -5,12 +5,12 @@
     path,label,split,price        path below the table's folder (or `images`), class; any columns
     a/1.jpg,mug,train,3.50
 
-Columns, which options may name otherwise: path, label and, where they are there, split (train, val, test, query,
-gallery) and group (what must stay together). All others become columns of the manifest; `blur`, `noise`, `occlusion`,
-`warp` and `distortion` are strengths, which evaluation compares with the uncertainty; those called as ours (`offset`,
-`length`, ...) are left out. Splits that are not named are made as by `folder`. Paths of a table that was written
-elsewhere, on Windows too, are found if what follows their first folders lies there. A missing image is named
-with its row before anything is prepared.
+Columns, which options may name otherwise: path, label and, where they are there, split (train, val, test, query or
+calibration, gallery; `split_column: ""` sets it aside) and group (what must stay together). All others become columns
+of the manifest; `blur`, `noise`, `occlusion`, `warp` and `distortion` are strengths, which evaluation compares with the
+uncertainty; those called as ours (`offset`, `length`, ...) are left out. Splits that are not named are made as by
+`folder`. Paths of a table that was written elsewhere, on Windows too, are found if what follows their first folders
+lies there. A missing image is named with its row before anything is prepared.
 """
 
 from __future__ import annotations
@@ -149,19 +149,20 @@ def columns_of(file: Path, *, vectors: bool = False) -> Columns:
 def listed_in(file: Path, names: dict[str, str], columns: Columns) -> Columns:
     """Return path, class_name and other columns of a file.
 
-    `names` says which of its `columns` hold path (left out of the answer where it names none), label, split and group.
+    `names` says which of its `columns` hold path (left out of the answer where it names none), label, split and group;
+    "" sets a split or group aside.
 
     Raises:
         DataError: no such column, where it is needed or named otherwise, or a cell without path, label or split.
     """
     for role, name in names.items():
-        if name not in columns and (role in NEEDED or name != role):
+        if name not in columns and (role in NEEDED or name not in (role, "")):
             by_init = f" (`probmetric init --{role}-column ...`)" if role in NEEDED else ""
             raise DataError(
                 f"{file} has no column {name!r} of texts or numbers; it has {', '.join(map(repr, columns))}. Name it: "
                 f"`{role}_column: ...`{by_init}."
             )
-    texts = {role: _texts(file, role, columns[name]) for role, name in names.items() if name in columns}
+    texts = {role: _texts(file, role, columns[name]) for role, name in names.items() if name and name in columns}
     texts = {role: cells for role, cells in texts.items() if role in NEEDED or (cells != "").any()}
     for role in (role for role in (*NEEDED, "split") if role in texts):
         empty = np.flatnonzero(np.isin(texts[role].astype(str), MISSING))
