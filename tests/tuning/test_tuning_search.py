@@ -21,7 +21,7 @@ from probmetric.runs.folder import RunFolder
 from probmetric.runs.plan import Run, RunPlan
 from probmetric.runs.steps import train
 from probmetric.tuning import load_tuning, report, tuning_names
-from probmetric.tuning.search import Search, TuningError, suggest, train_runs, validation_metric
+from probmetric.tuning.search import Search, TuningError, build_studies, suggest, train_runs, validation_metric
 
 ROOT = Path(__file__).parents[2]
 RATES = {"training.learning_rate": {"low": 1e-4, "high": 1e-1, "log": True}}
@@ -227,6 +227,32 @@ def test_a_stopped_snakemake_stops_the_search_and_a_failed_run_does_not(params, 
     train_runs(runs)
 
 
+@pytest.mark.parametrize("options", [["-n"], ["-nq"], ["--dry-run"], ["--profile", "one with dry-run"]])
+def test_a_dry_run_ends_the_search_however_it_is_asked_for(params, tmp_path, monkeypatch, options):
+    runs = [resolve(params, every_method(params), Point(dataset="glyphs", method="cosine"))]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("probmetric.tuning.search.call", lambda command: 0)
+    with pytest.raises(SystemExit) as ended:
+        train_runs(runs, options)
+    assert ended.value.code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "before", "said"),
+    [
+        (["--config", "a=1", "b=2", "-j", "2"], ["-j", "2"], ["a=1", "b=2"]),
+        (["--profile", "slurm", "-C", "a=1"], ["--profile", "slurm"], ["a=1"]),
+        (["--config=a=1", "--config", "b=2", "--configfile", "x.yaml"], ["--configfile", "x.yaml"], ["a=1", "b=2"]),
+        (["-nq"], ["-nq"], []),
+    ],
+)
+def test_config_of_the_user_reaches_snakemake_beside_ours(monkeypatch, options, before, said):
+    commands = []
+    monkeypatch.setattr("probmetric.tuning.search.call", lambda command: commands.append(command) or 0)
+    build_studies(["x"], options)
+    assert commands == [["snakemake", "--keep-going", *before, "--config", *said, "experiments=[x]"]]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -236,6 +262,12 @@ def test_a_stopped_snakemake_stops_the_search_and_a_failed_run_does_not(params, 
         ({"ranges": {"loss.scales": {"choices": [1]}}}, "did you mean 'scale'"),
         ({"ranges": {"training.rate": {"low": 1, "high": 2}}}, "training"),
         ({"ranges": {"dim": {"low": 2, "high": 1}}}, "low 2 must be below high 1"),
+        (
+            {"ranges": {"training.batch_size": {"low": 32, "high": 64, "integer": True}}},
+            "range of training.batch_size, which holds 33: .*not a multiple of training.images_per_class 4",
+        ),
+        ({"ranges": {"dim": {"low": 2.5, "high": 8, "integer": True}}}, "from 2.5 to 8; expected whole numbers"),
+        ({"ranges": {"dim": {"low": 2, "high": 1e9, "integer": True}}}, r"at most 1,000 of them.* Give `choices`"),
         ({"ranges": {"dim": {"low": 2}}}, "either `low` and `high`, or `choices`"),
         ({"ranges": {"dim": {"low": 0, "high": 1, "log": True}}}, "starts above 0"),
         ({"methods": ["proxy_ancor"]}, "did you mean 'proxy_anchor'"),
@@ -278,7 +310,7 @@ def test_validation_metric_is_the_best_of_the_history(tmp_path):
 
 def test_every_search_file_is_valid(params):
     for name in tuning_names():
-        Search(params, every_method(params), load_tuning(name))
+        report.check_studies(Search(params, every_method(params), load_tuning(name)), name)
     with pytest.raises(ConfigError, match="unknown search 'glyph': did you mean 'glyphs'"):
         load_tuning("glyph")
 
@@ -373,6 +405,26 @@ def test_what_was_tuned_twice_is_a_version_of_the_untuned_method(params, tmp_pat
 def test_a_wrong_study_stops_before_any_training(params, tmp_path, changes, message):
     with pytest.raises(ConfigError, match=message):
         searched(params, tmp_path, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"runs": [GRID | {"datasets": ["glyph"]}]}, "studies.tuned-x: .*glyphs"),
+        ({"runs": [GRID | {"methods": ["tuned", "cosin"]}]}, "studies.tuned-x: .*did you mean 'cosine'"),
+        ({"runs": [GRID | {"set": {"training.epoch": [1]}}]}, "studies.tuned-x: .*epoch"),
+        ({"metrics": ["retrieval/recall_at_x"]}, "studies.tuned-x: .*nothing computes metric"),
+        ({"figures": ["metric_per_metod"]}, "studies.tuned-x: .*metric_per_method"),
+        ({"runs": [GRID | {"set": {"loss.margin": [0.5]}}]}, "studies.tuned-x: .*margin"),
+    ],
+)
+def test_a_study_that_cannot_be_planned_stops_before_any_training(params, changes, message):
+    """It was planned for the first time when all trials were done."""
+    good = STUDY | {"studies": {"tuned-x": TUNED}}
+    report.check_studies(Search(params, every_method(params), parse(Tuning, SPEC | good, "t")), "t")
+    bad = STUDY | {"studies": {"tuned-x": TUNED | changes}}
+    with pytest.raises(ConfigError, match=message):
+        report.check_studies(Search(params, every_method(params), parse(Tuning, SPEC | bad, "t")), "t")
 
 
 def test_a_search_is_cross_validated_over_classes_and_seeds(params, tmp_path):

@@ -59,6 +59,7 @@ def tune(options: argparse.Namespace) -> None:
     project = params()
     search = Search(project, every_method(project), load_tuning(options.search))
     report.check_names(search, options.search)
+    report.check_studies(search, options.search)
     search.run(
         lambda runs: train_runs(runs, options.snakemake),
         lambda search: report.write_progress(search, options.search),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -167,6 +167,9 @@ class Defaults(Strict):
     training: Training = Training()
 
 
+MOST_WHOLE = 1000  # numbers of an integer range
+
+
 class SearchRange(Strict):
     """Where the search looks for one setting: an interval, or a list of choices."""
 
@@ -185,6 +188,11 @@ class SearchRange(Strict):
         low, high = self.interval
         if not low < high:
             raise ValueError(f"low {low:g} must be below high {high:g}")
+        if self.integer and not (low % 1 == 0 == high % 1 and high - low < MOST_WHOLE):
+            raise ValueError(
+                f"an integer range from {low:g} to {high:g}; expected whole numbers, at most {MOST_WHOLE:,} of them, "
+                "since each is checked. Give `choices` of many"
+            )
         if self.log and low <= 0:
             raise ValueError(f"a logarithmic range starts above 0, not at {low:g}")
         return self
@@ -197,11 +205,12 @@ class SearchRange(Strict):
         return self.low, self.high
 
     @property
-    def edges(self) -> tuple[float | int | str | bool, ...]:
-        """Values every other value lies between, or all choices."""
+    def checked(self) -> Sequence[float | int | str | bool]:
+        """Values to check before a search: all choices, all whole numbers, or those between which the others lie."""
         if self.choices:
             return self.choices
-        return tuple(int(edge) for edge in self.interval) if self.integer else self.interval
+        low, high = self.interval
+        return range(int(low), int(high) + 1) if self.integer else self.interval
 
 
 class Method(Strict):

@@ -59,14 +59,14 @@ class WorkflowPlan:
         _check_stage_names(Path("params.yaml"))
         planned = {name: plan_experiment(params, name) for name in params.experiments}
         for name, experiment in planned.items():
-            _check_report(params, name, experiment)
+            check_report(params, name, experiment)
         runs = {run.name: run for experiment in planned.values() for run in experiment.runs}
         named = [find_run(params, name) for name in params.runs]
         encoders = {name: run for experiment in planned.values() for name, run in experiment.encoders.items()}
         encoders |= {name: find_run(params, name) for run in named for name in run.encoders}
         encoders = origins([*named, *encoders.values()], lambda name: find_run(params, name)) | encoders
         runs = encoders | {run.name: run for run in named} | runs
-        _check_archives(params, {name for run in runs.values() for name in run.data})
+        check_archives(params, {name for run in runs.values() for name in run.data})
         plan = cls(params, planned, runs)
         plan._check_weights()
         return plan
@@ -247,7 +247,7 @@ def _check_stage_names(path: Path) -> None:
             )
 
 
-def _check_archives(params: Params, names: Iterable[str]) -> None:
+def check_archives(params: Params, names: Iterable[str]) -> None:
     """Stop, saying what to put where, if a dataset is neither prepared nor can be: before the first job, not after."""
     lines = [
         f"dataset {r.name!r} is {r.state}: {', '.join(r.missing)} not found; {r.next_command}."
@@ -257,7 +257,7 @@ def _check_archives(params: Params, names: Iterable[str]) -> None:
         raise ConfigError("\n".join([*lines, "`probmetric data status` shows all datasets."]))
 
 
-def _check_report(params: Params, name: str, planned: PlannedExperiment) -> None:
+def check_report(params: Params, name: str, planned: PlannedExperiment) -> None:
     """Stop where an experiment asks for a figure nobody draws, a metric nothing computes or one label twice."""
     labels = dict[str, str]()
     for method, label in {run.settings.method: run.settings.label for run in planned.runs}.items():

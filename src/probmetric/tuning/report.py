@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probmetric.config import ConfigError
+from probmetric.config import ConfigError, Experiment, Method, naming, parse
 from probmetric.io import atomic_path, read_yaml, write_text, write_yaml
+from probmetric.planning.expansion import PlannedExperiment, expand
 from probmetric.planning.experiments import EXPERIMENTS, METHODS
+from probmetric.planning.workflow import check_archives, check_report
+from probmetric.tuning.search import Trial
 
 if TYPE_CHECKING:
-    from probmetric.tuning.search import Search, Trial
+    from probmetric.tuning.search import Search
 
 REPORTS = Path("reports/tuning")
 TUNED = " (tuned)"
@@ -90,6 +93,27 @@ def check_names(search: Search, name: str, *, folder: Path = METHODS) -> None:
             f"named: {search.spec.named!r} gives {taken[0]!r}, a method that is defined already; write another, such "
             f"as '{{method}}-{name}'."
         )
+
+
+def check_studies(search: Search, name: str) -> None:
+    """Refuse studies that could not be planned when the search is done, their tuned methods as they are before it.
+
+    Raises:
+        ConfigError: what is wrong, as of an experiment.
+    """
+    untried = Trial("", 0, {}, (), None)
+    made = {_name(search, method, name): _tuned(search, method, untried) for method in search.spec.methods}
+    for method in search.spec.posteriors:
+        made[_name(search, method, name)] = _posterior(
+            search, method, _name(search, str(search.methods[method].base), name)
+        )
+    methods = {**search.methods, **{each: parse(Method, content, each) for each, content in made.items()}}
+    for study, content in studies(search, name).items():
+        with naming(f"studies.{study}"):
+            spec = parse(Experiment, content, "its experiment")
+            runs = expand(search.params, {**methods, **spec.methods}, spec)
+            check_report(search.params, study, PlannedExperiment(spec, tuple(runs), {}))
+            check_archives(search.params, {data for run in runs for data in run.data})
 
 
 def _name(search: Search, method: str, name: str) -> str:

@@ -8,6 +8,7 @@ resume work as always.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from probmetric.config import Component, ConfigError, Method, Params, RunSettings, SearchRange, Tuning
+from probmetric.config import Component, ConfigError, Method, Params, RunSettings, SearchRange, Tuning, naming
 from probmetric.errors import ProbMetricError
 from probmetric.planning.composition import composed, lineage
 from probmetric.planning.expansion import Point, resolve
@@ -121,8 +122,9 @@ class Search:
                 f"method {name!r} declares no `search`, the search file no `ranges` and no `spaces` for it."
             )
         for key, span in ranges.items():
-            for value in span.edges:
-                self._resolve(name, {key: value}, self.spec.seeds[0])
+            for value in span.checked:
+                with naming(f"range of {key}, which holds {value}"):
+                    self._resolve(name, {key: value}, self.spec.seeds[0])
         return dict(ranges)
 
     def _resolve(self, name: str, values: Mapping[str, Any], seed: int, fold: int = 0) -> Run:
@@ -234,7 +236,6 @@ AGAIN = (
     "Run the command again. If the message names a lock, a workflow is running in this folder, or one was killed: when "
     "none is running, `snakemake --unlock`, then the command again."
 )
-DRY_RUN = {"-n", "--dry-run", "--dryrun"}
 
 
 def build_studies(names: Sequence[str], options: Sequence[str] = ()) -> None:
@@ -245,7 +246,7 @@ def build_studies(names: Sequence[str], options: Sequence[str] = ()) -> None:
     """
     incomplete = []
     for name in names:
-        if status := call(["snakemake", "--keep-going", *options, "--config", f"experiments=[{name}]"]):
+        if status := _snakemake(options, f"experiments=[{name}]"):
             _check_not_stopped(status)
             incomplete.append(name)
     if incomplete:
@@ -261,7 +262,8 @@ def train_runs(runs: Sequence[Run], options: Sequence[str] = ()) -> None:
 
     Raises:
         TuningError: Snakemake was stopped, or failed before it had started every run.
-        SystemExit: in a dry run; what is asked next depends on what these would have reached.
+        SystemExit: nothing was started and nothing failed: a dry run, however its options, or a profile, say so. What
+            is asked next depends on what these runs would have reached.
     """
     judge = Judge({run.name: run for run in runs})
     waiting = [run.name for run in runs if not judge.verdict(run.name, "train").usable]
@@ -269,14 +271,22 @@ def train_runs(runs: Sequence[Run], options: Sequence[str] = ()) -> None:
         return
     chosen = ["until=train", "experiments=[]", f"runs={json.dumps(waiting, separators=(',', ':'))}"]
     before = _logs_of(waiting)
-    status = call(["snakemake", "--keep-going", *options, "--config", *chosen])
+    status = _snakemake(options, *chosen)
     _check_not_stopped(status)
-    if DRY_RUN.intersection(options):
-        raise SystemExit(status)
     after = _logs_of(waiting)
+    if not status and after == before:
+        raise SystemExit(0)
     if status and (left := [name for name in waiting if after[name] == before[name]]):
         unstarted = f"{len(left)} of {len(waiting)} runs were not started, such as {left[0]}"
         raise TuningError(f"{unstarted}; Snakemake's message is above. {AGAIN}")
+
+
+def _snakemake(options: Sequence[str], *chosen: str) -> int:
+    """Start Snakemake with the user's options and what is `chosen`; of several `--config` it would read the last."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config", "-C", nargs="*", action="extend", default=[])
+    said, others = parser.parse_known_args(options)
+    return call(["snakemake", "--keep-going", *others, "--config", *said.config, *chosen])
 
 
 def _logs_of(names: Sequence[str]) -> dict[str, int]:
