@@ -19,10 +19,11 @@ from mlflow import MlflowClient
 from probmetric.config import Params, parse
 from probmetric.config.params import check_store
 from probmetric.errors import ProbMetricError
-from probmetric.io import FileError, sha256_file
+from probmetric.io import FileError, read_yaml, sha256_file
+from probmetric.planning.workflow import WorkflowPlan
 from probmetric.serving import load
 from probmetric.tracking import track, ui_addresses, ui_command
-from probmetric.tracking.store import CHILD_OF
+from probmetric.tracking.store import CHILD_OF, check_place
 
 STORE = "sqlite:///mlflow.db"
 
@@ -349,6 +350,65 @@ def test_a_broken_store_is_named_with_the_way_out(tracked):
     Path("mlflow.db").write_bytes(b"this is no database, but it is long enough to be read as one" * 40)
     with pytest.raises(FileError, match=r"mlflow\.db cannot be written.*probmetric track"):
         project(tracked)
+
+
+@pytest.mark.parametrize(
+    ("store", "artifacts", "reason"),
+    [
+        ("sqllite:///mlflow.db", "a", "'sqllite' is no kind of store: did you mean 'sqlite'"),
+        ("sqlite//mlflow.db", "a", "'sqlite//mlflow.db' is no kind of store"),
+        ("htp://host:5000", "a", "did you mean 'http'"),
+        ("localhost:5000", "a", "'localhost' is no kind of store"),
+        ("http://", "a", "it names no server"),
+        ("sqlite://mlflow.db", "a", "is no file"),
+        ("sqlite:///", "a", "is no file"),
+        ("sqlite:///folder", "a", "folder is no file"),
+        ("sqlite:///file/mlflow.db", "a", "file is no folder"),
+        ("sqlite:///file/deeper/mlflow.db", "a", "file is no folder"),
+        ("sqlite:///mlflow.db", "file", "file is no folder"),
+        ("sqlite:///closed/mlflow.db", "a", "nothing may be written in .*closed"),
+        ("sqlite:///closed.db", "a", "closed.db may not be written"),
+        ("sqlite:///mlflow.db", "closed/a", "nothing may be written in .*closed"),
+    ],
+)
+def test_a_store_that_cannot_be_is_refused_before_anything_runs(tmp_path, monkeypatch, store, artifacts, reason):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("folder", "closed"):
+        Path(folder).mkdir()
+    for file in ("file", "closed.db"):
+        Path(file).touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: not Path(path).name.startswith("closed"))  # root may all
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(
+        FileError, match=rf"cannot be written: .*{reason}.*such as tracking\.store: sqlite:///mlflow\.db"
+    ):
+        check_place(store, artifacts)
+    tracking = {"store": store, "artifacts": artifacts}
+    monkeypatch.chdir(Path(__file__).parents[2])
+    asked = []
+    monkeypatch.setattr("probmetric.planning.workflow.check_place", lambda *place: asked.append(place))
+    WorkflowPlan.from_config(read_yaml("params.yaml") | {"experiments": ["smoke"], "tracking": tracking})
+    assert asked == [(store, artifacts)]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        *("sqlite:///mlflow.db", "sqlite:///a/b/mlflow.db?timeout=5", "sqlite:////dev/shm/m.db", "https://host/x"),
+        *(
+            "postgresql+psycopg2://me@db/x",
+            "mysql://db/x",
+            "databricks",
+            "http://[::1]:5000",
+            "sqlite+pysqlite:///m.db",
+        ),
+    ],
+)
+def test_a_store_that_may_be_there_is_taken(tmp_path, monkeypatch, store):
+    monkeypatch.chdir(tmp_path)
+    check_place(store, "a/b")
+    assert not list(tmp_path.iterdir())
 
 
 def test_artifacts_are_read_without_a_server(few):

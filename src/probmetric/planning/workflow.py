@@ -35,6 +35,7 @@ from probmetric.runs.identity import planned_steps, plugin_modules
 from probmetric.runs.made import Judge
 from probmetric.runs.plan import PLANS, Run, RunPlan
 from probmetric.runs.source import remember, unnamed_reads
+from probmetric.tracking.store import check_place
 
 TIMM_TAG = str(BACKBONES.options("timm")["tag"].default)
 AHEAD = 60  # seconds that clocks of machines with one file system may differ
@@ -67,6 +68,8 @@ class WorkflowPlan:
         encoders = origins([*named, *encoders.values()], lambda name: find_run(params, name)) | encoders
         runs = encoders | {run.name: run for run in named} | runs
         check_archives(params, {name for run in runs.values() for name in run.data})
+        if planned:
+            check_place(params.tracking.store, params.tracking.artifacts)
         plan = cls(params, planned, runs)
         plan._check_weights()
         return plan

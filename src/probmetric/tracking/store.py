@@ -9,10 +9,13 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from probmetric.config import check_store
+from probmetric.errors import nearest
 from probmetric.io import FileError, alone
 from probmetric.tracking.entries import (
     DIGEST_TAG,
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
+KINDS = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "file", "databricks", "databricks-uc")
+PLUGINS = "mlflow.tracking_store"  # other kinds, of packages that are installed
 LIVE_TAG = "probmetric.live"
 CHILD_OF = "mlflow.parentRunId"
 _TRAINS = {"mlflow.experimentKind": "custom_model_development"}  # the UI then shows training runs, not chat traces
@@ -53,6 +58,40 @@ def is_local(store_uri: str) -> bool:
     return not store_uri.startswith(("http://", "https://", "databricks"))
 
 
+def check_place(store_uri: str, artifact_root: str | Path) -> None:
+    """Refuse the address of a store that cannot be here; no server, and no database of others, is asked.
+
+    Raises:
+        FileError: a kind of store that MLflow has not, an address without host or file, or what is in the way of one.
+    """
+    parts = urlsplit(store_uri)
+    kind, kinds = parts.scheme.partition("+")[0], [*KINDS, *(point.name for point in entry_points(group=PLUGINS))]
+    database = Path(parts.path[1:]).resolve() if kind == "sqlite" else None
+    folders = [Path(artifact_root).resolve(), *([database.parent] if database else [])]
+    reason = next((reason for folder in folders if (reason := _in_the_way(folder))), "") if is_local(store_uri) else ""
+    if kind not in kinds and store_uri not in kinds:
+        reason = f"{kind or store_uri!r} is no kind of store: {nearest(kind, kinds)}"
+    elif kind in ("http", "https") and not parts.hostname:
+        reason = "it names no server"
+    elif database and (database.is_dir() or parts.netloc):
+        reason = f"{database} is no file"
+    elif database and database.exists() and not os.access(database, os.W_OK):
+        reason = f"{database} may not be written"
+    if reason:
+        raise FileError(
+            f"the MLflow store {store_uri} cannot be written: {reason}. Name another place in params.yaml, such as "
+            "tracking.store: sqlite:///mlflow.db and tracking.artifacts: mlartifacts; or a server, http://host:5000."
+        )
+
+
+def _in_the_way(folder: Path) -> str:
+    """Return why a folder can neither be written nor made; "" where it can."""
+    there = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
+    if not there.is_dir():
+        return f"{there} is no folder"
+    return "" if os.access(there, os.W_OK | os.X_OK) else f"nothing may be written in {there}"
+
+
 @contextlib.contextmanager
 def opened(store_uri: str, artifact_root: Path) -> Iterator[MlflowClient]:
     """Open the store for one writer: locked, found writable or answering, quiet.
@@ -64,6 +103,7 @@ def opened(store_uri: str, artifact_root: Path) -> Iterator[MlflowClient]:
         check_store(store_uri)
     except ValueError as error:
         raise FileError(str(error)) from None
+    check_place(store_uri, artifact_root)
     database = Path(store_uri.removeprefix("sqlite:///")).resolve() if store_uri.startswith("sqlite:///") else None
     address = f"sqlite:///{database}" if database else store_uri  # MLflow keeps open stores by their addresses
     with (
