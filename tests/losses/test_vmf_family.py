@@ -392,6 +392,19 @@ def test_learning_rates_are_relative_steps() -> None:
     assert [group["lr"] for group in raw] == pytest.approx([0.05, 0.2, 0.0015])
 
 
+@pytest.mark.parametrize("concentration", [0.0, 6.0, 50.0])
+@pytest.mark.parametrize("distance", [*DISTANCES, "el_nivmf"])
+def test_rates_that_are_not_named_are_those_of_the_scripts_or_a_hundredth(distance: str, concentration: float) -> None:
+    """The scripts: base rate 1e-5 times 5000, 50000 and 500 (figure 5); 5000, 20000 and 200 (tables 1 and 2)."""
+    name = distance if distance == "el_nivmf" else "sample_proxy"
+    options = {} if name == distance else {"distance": distance}
+    options |= {"concentration": concentration} if concentration else {}
+    expected = [0.05, 0.2, 0.002] if name == distance else [0.05, 0.5, 0.005]
+    for fidelity, rates in (("as_published", expected), ("corrected", [0.05, 0.01, 0.01])):
+        groups = create_loss(name, num_classes=3, dim=6, fidelity=fidelity, **options).optimizer_groups()
+        assert [group["lr"] for group in groups] == pytest.approx(rates)
+
+
 @pytest.mark.parametrize("distance", DISTANCES)
 def test_training_reduces_the_loss(distance: str) -> None:
     torch.manual_seed(0)

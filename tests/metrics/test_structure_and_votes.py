@@ -58,6 +58,15 @@ def test_structure_by_definition(space):
     assert found["concentration_std"] ** 2 == pytest.approx(found["concentration_variance"])
 
 
+@pytest.mark.parametrize("zeros", [[0], [3, 20], range(0, 43, 2), range(43)])
+def test_uniformity_takes_rows_without_direction_as_they_are(space, zeros):
+    rows, labels = space
+    rows[list(zeros)] = 0
+    x = rows.astype(np.float64)
+    expected = np.mean([math.exp(-2 * np.sum((a - b) ** 2)) for a, b in itertools.combinations(x, 2)])
+    assert structure_metrics(rows, labels)["uniformity"] == pytest.approx(expected, rel=1e-5)
+
+
 def test_structure_of_degenerate_spaces():
     alone = structure_metrics(np.eye(3)[:1], [0])
     assert math.isnan(alone["uniformity"])

@@ -33,7 +33,6 @@ def test_verification_against_every_threshold():
     refused = np.array([(scores[same] < t).mean() for t in thresholds])
     accepted = np.array([(scores[~same] >= t).mean() for t in thresholds])
     assert found["tar_at_far_1"] == pytest.approx(max((1 - refused)[accepted <= 0.01]))
-    assert abs(found["eer"] - refused[np.abs(refused - accepted).argmin()]) <= np.abs(refused - accepted).min()
     wins = (scores[same][:, None] > scores[~same]) + 0.5 * (scores[same][:, None] == scores[~same])
     assert found["auroc"] == pytest.approx(wins.mean())
     right = 0
@@ -44,6 +43,37 @@ def test_verification_against_every_threshold():
         options = {((scores[own] >= t) == same[own]).sum() for t in np.linspace(best[0] - 0.01, best[-1], 400)}
         right += (min(options), max(options))[0] if len(options) == 1 else np.mean([min(options), max(options)])
     assert found["accuracy"] == pytest.approx(right / 300, abs=0.03)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_equal_error_rate_is_where_the_roc_curve_crosses_the_diagonal(seed):
+    """By bisection on the polyline through all thresholds, as is usual (bob, `brentq` on an interpolated ROC curve)."""
+    rng = np.random.default_rng(seed)
+    same = rng.permutation(np.arange(4 + 3 * seed) < 1 + seed)
+    scores = rng.normal(0.8 * same, 1.0).round(1 + seed % 2)
+    points = {(1.0, 1.0)}
+    for threshold in [*scores, np.inf]:
+        points.add(((scores[~same] >= threshold).mean(), (scores[same] >= threshold).mean()))
+    false, true = np.array(sorted(points)).T
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        left = np.flatnonzero(false <= middle).max()
+        right = min(left + 1, len(false) - 1)
+        step = false[right] - false[left]
+        hit = true[left] + (true[right] - true[left]) * ((middle - false[left]) / step if step else 0.0)
+        low, high = (middle, high) if 1 - hit > middle else (low, middle)
+    assert verification_metrics(scores, same)["eer"] == pytest.approx(high, abs=1e-9)
+
+
+def test_an_equal_error_rate_between_two_thresholds():
+    scores = np.array([0.9, 0.8, 0.7, 0.6, 0.5])
+    same = np.array([True, False, True, True, False])
+    # (false, true) accepts: (0, 1/3), (1/2, 1/3), (1/2, 1): the ROC curve crosses 1 - x on the step at 1/2
+    assert verification_metrics(scores, same)["eer"] == pytest.approx(0.5)
+    # one threshold refuses 1/4 and accepts 0, the next refuses 0 and accepts 1/2, both at once for tied scores
+    tied = verification_metrics(np.array([3, 3, 3, 2, 2, 1.0]), np.array([True, True, True, True, False, False]))
+    assert tied["eer"] == pytest.approx(1 / 6)
 
 
 def test_chance_and_perfection():

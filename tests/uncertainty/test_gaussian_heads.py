@@ -106,6 +106,23 @@ def test_noise_belongs_to_the_image():
     assert len(torch.unique(many[:, 0])) == 400
 
 
+@pytest.mark.parametrize("fidelity", ["corrected", "as_published"])
+def test_hib_of_one_image_is_its_divergence_alone(fidelity):
+    """One image has no pair, and its batch no spread to be normalised by: PyTorch refused it."""
+    objective = hib(TinyEncoder(), fidelity=fidelity, kl_weight=0.5)
+    head = torch.nn.Linear(6, 5)
+    objective.variance = LogVarianceHead(6, 5)
+    features = torch.randn(1, 6, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    value = objective.from_features(features, head, torch.tensor([1]), generator=torch.Generator().manual_seed(1))
+    value.backward()
+    assert torch.isfinite(features.grad).all()
+    assert all(part.training for part in objective.variance.modules())
+    with torch.no_grad():
+        mean, log_variance = head(features), objective.variance.eval()(features)
+        mean = F.normalize(mean, dim=1) if fidelity == "as_published" else mean
+        assert float(value.detach()) == pytest.approx(0.5 * float(objective.divergence(mean, log_variance)), rel=1e-5)
+
+
 def test_hib_likelihood_by_enumeration():
     objective = hib(TinyEncoder(), train_samples=3)
     with torch.no_grad():

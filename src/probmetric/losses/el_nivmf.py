@@ -35,7 +35,7 @@ from probmetric.losses._released_vmf import quadratic_log_normalizer, released_s
 from probmetric.losses.sample_proxy import Released, SampleProxyLoss, by_fidelity, some_rows
 from probmetric.registry import NotNegative, Positive, StepCount, When
 
-RELEASED = Released(18.0, 0.003, 0.002)
+RELEASED = Released(18.0, 0.2, 0.003, 0.002)
 
 _LARGEST = 1 << 24
 _STEP = 128

@@ -20,6 +20,7 @@ concentration kappa_p. t and kappa_p are learned.
     as_published       t and kappa_p themselves are (kappa_p cut off at 0.1); quadratic log C; see below
 
 The learning rates of t and kappa_p are relative steps: for the raw parameters they are multiplied by the initial value.
+0 (default) stands for 0.01, `as_published` for the released scripts' absolute rates: of kappa_p 0.5 (`el_nivmf`: 0.2).
 
 The analytic distances; with nu = kappa mu, an image zeta = vMF(nu_z) and a proxy rho:
 
@@ -62,7 +63,7 @@ from probmetric.registry import LearningRate, NotNegative, OpenShare, Range
 
 SMALLEST_RELEASED_CONCENTRATION = 0.1
 START_SPREAD = 1.0
-TEMPERATURE_STEP = 0.01
+STEP = 0.01  # of log t and of log kappa_p
 
 _MEASURED = 1024
 
@@ -71,20 +72,21 @@ LearningRateOrZero = Annotated[float, Range(low=0, high=1e4)]
 
 
 class Released(NamedTuple):
-    """Start values of a distance in the released scripts; the temperature's learning rate is absolute."""
+    """Start values of a distance in the released scripts; both learning rates are absolute."""
 
     concentration: float
+    concentration_lr: float
     temperature: float
     temperature_lr: float
 
 
 RELEASED = {
-    "cos": Released(10.0, 1 / 256, 0.005),
-    "l2": Released(200.0, 1.0, 0.005),
-    "nivmf": Released(10.0, 1 / 32, 0.005),
-    "b_vmf": Released(10.0, 1.0, 0.005),
-    "el_vmf": Released(10.0, 1.0, 0.005),
-    "kl_vmf": Released(10.0, 1.0, 0.005),
+    "cos": Released(10.0, 0.5, 1 / 256, 0.005),
+    "l2": Released(200.0, 0.5, 1.0, 0.005),
+    "nivmf": Released(10.0, 0.5, 1 / 32, 0.005),
+    "b_vmf": Released(10.0, 0.5, 1.0, 0.005),
+    "el_vmf": Released(10.0, 0.5, 1.0, 0.005),
+    "kl_vmf": Released(10.0, 0.5, 1.0, 0.005),
 }
 ORDER = {"b_vmf": 0.5, "el_vmf": 1.0}
 FIT_OF_512 = 512
@@ -106,7 +108,7 @@ class SampleProxyLoss(Loss):
         dim: int,
         temperature: NotNegative = 0.0,
         proxy_lr: LearningRate = 0.05,
-        concentration_lr: LearningRate = 0.01,
+        concentration_lr: LearningRateOrZero = 0.0,
         temperature_lr: LearningRateOrZero = 0.0,
         embedding_scale: NotNegative = 0.0,
         resultant: OpenShare = 0.7,
@@ -130,8 +132,11 @@ class SampleProxyLoss(Loss):
             per_dimension: whether a proxy has a concentration per dimension, (C, M), or one, (C,).
         """
         temperature = self.first_temperature or released.temperature
-        released_step = released.temperature_lr / temperature
-        self.rates["temperature"] = self.rates["temperature"] or (released_step if self.published else TEMPERATURE_STEP)
+        for name, rate, value in (
+            ("temperature", released.temperature_lr, temperature),
+            ("concentration", released.concentration_lr, concentration),
+        ):
+            self.rates[name] = self.rates[name] or (rate / value if self.published else STEP)
         self.initial = concentration
         if self.published:
             self.rates["concentration"] *= concentration

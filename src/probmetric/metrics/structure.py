@@ -114,12 +114,16 @@ def _uniform_divergence(values: Doubles) -> float:
 
 
 def uniformity(rows: Floats) -> float:
-    """Return the mean over pairs of exp(-2 |u-v|^2) = exp(4 (u.v - 1)) for unit `rows` (N,M); NaN for a single row."""
+    """Return the mean over pairs of exp(-2 |u-v|^2) = exp(4 u.v - 2 |u|^2 - 2 |v|^2); NaN for a single row.
+
+    `rows` (N,M) are of length 1, or 0 where they have no direction.
+    """
     count, total, block = len(rows), 0.0, 1024
+    halves = np.float32(0.5) * rows.any(axis=1)
     for i in range(0, count, block):
         for j in range(i, count, block):
             values = arrays.products(rows[i : i + block], rows[j : j + block])
-            values -= np.float32(1)
+            values -= halves[i : i + block, None] + halves[j : j + block]
             values *= np.float32(4)
             np.exp(values, out=values)
             total += (1 if i == j else 2) * float(values.sum(dtype=np.float64))

@@ -5,7 +5,8 @@ Notation: s_p the cosine similarity of pair p, "same" is said where s_p >= thres
     accuracy      share of pairs told right; the pairs are cut into 10 parts (every tenth pair of either kind, in the
                   order given), each told with the threshold that is best on the other nine (Huang et al. 2007, view 2)
     auroc         chance that a pair of one person is more similar than a pair of two; ties count half
-    eer           error rate at the threshold where as many pairs of one person are refused as of two are accepted
+    eer           error rate where as many pairs of one person are refused as of two are accepted; where no threshold
+                  has both alike, on the line between the two next to that (of the ROC curve)
     edc           mean share of genuine pairs refused while the most doubtful pairs are discarded
     tar_at_far_1  share of pairs of one person accepted at the threshold that accepts at most 1 % of the others
 """
@@ -32,7 +33,7 @@ METRICS = table(
     """
     accuracy | Accuracy ↑ | pairs told right; each tenth by the threshold that is best on the other nine
     auroc | AUROC ↑ | over all thresholds of the cosine
-    eer | Equal error rate ↓ | where as many are refused wrongly as are accepted wrongly
+    eer | Equal error rate ↓ | where as many are refused wrongly as are accepted wrongly, on the ROC curve
     tar_at_far_1 | TAR at 1 % FAR ↑ | true accepts at 1 % false accepts
     edc | FNMR under discard ↓ | mean share of genuine pairs refused, at the threshold of 1 % false accepts of all
         pairs, while 0..20 % of the pairs are discarded, those with the least certain image first | error versus
@@ -92,12 +93,11 @@ def verification_metrics(similarity: Any, same: Any) -> dict[str, float]:
         raise ValueError(f"{int(truth.sum())} of {len(truth)} pairs are of one person; both kinds are needed.")
     accepted, passed = (_from_each_level(scores, scores[kind])[1] for kind in (~truth, truth))
     refused = 1 - passed
-    crossing = int(np.argmin(np.abs(refused - accepted)))
     strict = int(np.flatnonzero(accepted <= FALSE_ACCEPTS)[0])
     return {
         "accuracy": _accuracy(scores, truth),
         "auroc": auroc(scores[~truth], scores[truth]),
-        "eer": float((refused[crossing] + accepted[crossing]) / 2),
+        "eer": float(np.interp(0.0, refused - accepted, refused)),
         "tar_at_far_1": float(passed[strict]),
     }
 

@@ -24,6 +24,7 @@ Made for two or three dimensions. In many, noise only lengthens distances, and t
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
@@ -33,7 +34,7 @@ from torch import Tensor, nn
 from probmetric.losses._base import pairs_of
 from probmetric.registry import NotNegative, Range
 from probmetric.uncertainty import register
-from probmetric.uncertainty._base import Fitting, Objective, Posterior, linear_head, polar
+from probmetric.uncertainty._base import Fitting, Objective, Posterior, evaluating, linear_head, polar
 from probmetric.uncertainty._gaussian import GaussianHead, LogVarianceHead
 
 if TYPE_CHECKING:
@@ -68,7 +69,9 @@ class HIBObjective(Objective):
 
     def from_features(self, features: Tensor, head: nn.Linear, labels: Tensor, *, generator: torch.Generator) -> Tensor:
         """Return the objective of a batch's features (B, D)."""
-        mean, log_variance = _means(head(features), self.as_published), self.variance(features)
+        mean = _means(head(features), self.as_published)
+        with evaluating(self.variance) if len(features) == 1 else nullcontext():  # one image has no statistics
+            log_variance = self.variance(features)
         return self.of_gaussians(mean, log_variance, labels, generator=generator)
 
     def of_gaussians(self, mean: Tensor, log_variance: Tensor, labels: Tensor, *, generator: torch.Generator) -> Tensor:
