@@ -14,9 +14,12 @@ from probmetric.config import (
     Evaluation,
     Experiment,
     Grid,
+    Method,
     Params,
     RunSettings,
+    SearchRange,
     Training,
+    Tuning,
     load,
     parse,
 )
@@ -61,6 +64,16 @@ WRONG = [
     ({"defaults": {"training": {"epochs": -1}}}, ["defaults.training.epochs", "-1", "greater than or equal to 0"]),
     ({"defaults": {"dim": 1}}, ["params.yaml: defaults.dim: an embedding has 2 to 65,536 numbers, not 1; or write"]),
     ({"defaults": {"dim": 10**12}}, ["defaults.dim: an embedding has 2 to 65,536 numbers, not 1000000000000"]),
+    (
+        {"defaults": {"training": {"epochs": True}}},
+        ["defaults.training.epochs: found True, which is yes or no; write"],
+    ),
+    ({"defaults": {"training": {"learning_rates": {"head": True}}}}, ["learning_rates.head: found True, which is yes"]),
+    ({"evaluation": {"ks": [True, 2]}}, ["evaluation.ks: found [True, 2], which is yes or no"]),
+    ({"data": {"seed": False}}, ["data.seed: found False, which is yes or no"]),
+    ({"methods": {"a": {"training": {"gradient_clip": True}}}}, ["methods.a.training.gradient_clip: found True"]),
+    ({"methods": {"a": {"search": {"dim": {"low": True, "high": 9}}}}}, ["methods.a.search.dim.low: found True"]),
+    ({"presets": {"a": {"seeds": True, "set": {"dim": 3}}}}, ["presets.a.seeds: found True"]),
     ({"evaluation": {"ks": [0]}}, ["evaluation.ks.0", "greater than or equal to 1", "found 0"]),
 ]
 
@@ -71,6 +84,24 @@ def test_wrong_settings_are_named_with_the_fix(params, change, expected):
         parse(Params, params | change, "params.yaml")
     for text in expected:
         assert text in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "values"),
+    [
+        (Grid, {"datasets": ["digits"], "methods": ["m"], "seeds": [True]}),
+        (Grid, {"datasets": ["digits"], "methods": ["m"], "noise": False}),
+        (Tuning, {"title": "t", "dataset": "digits", "methods": ["m"], "trials": True}),
+    ],
+)
+def test_yes_and_no_are_no_numbers(model, values):
+    with pytest.raises(ConfigError, match="which is yes or no; write a number"):
+        parse(model, values, "test.yaml")
+
+
+def test_yes_and_no_stay_where_they_are_meant():
+    assert parse(SearchRange, {"choices": [True, False]}, "t").choices == (True, False)
+    assert parse(Method, {"pretrained": True, "training": {"nesterov": True}}, "t").pretrained is True
 
 
 def test_a_method_with_a_base_may_not_describe_an_encoder(params):

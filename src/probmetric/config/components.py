@@ -7,6 +7,8 @@ hand the same object on. What planning wrote is read back unchecked (`parse(...,
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -14,7 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
 
@@ -61,6 +72,14 @@ class Strict(BaseModel):
     """Base of all settings: immutable, unknown keys refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_yes_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse `yes` and `no`, which pydantic takes for 1 and 0, where a number is meant."""
+        if _holds_bool(value) and _takes_numbers(cls, str(info.field_name)):
+            raise ValueError(f"found {value!r}, which is yes or no; write a number")
+        return value
 
 
 class Component(Strict):
@@ -153,6 +172,23 @@ class BackboneChoice(_Registered):
     @classmethod
     def _with_tag(cls, value: Any) -> Any:
         return with_tag(value)
+
+
+def _holds_bool(value: Any) -> bool:
+    return isinstance(value, bool) or (isinstance(value, list | tuple) and any(map(_holds_bool, value)))
+
+
+@functools.cache
+def _takes_numbers(model: type[BaseModel], name: str) -> bool:
+    """Say whether a field takes numbers and neither yes and no nor what is checked elsewhere."""
+    kinds = set(_kinds(model.model_fields[name].annotation))
+    return bool(kinds & {int, float}) and not kinds & {bool, Any}
+
+
+def _kinds(annotation: Any) -> Iterator[Any]:
+    """Yield the types that an annotation is made of."""
+    parts = typing.get_args(annotation)
+    yield from itertools.chain.from_iterable(map(_kinds, parts)) if parts else (annotation,)
 
 
 def with_tag(value: Any) -> Any:
