@@ -222,6 +222,20 @@ def test_what_looks_the_same_stays_in_one_split(tmp_path):
     assert len(load_manifest(prepare_dataset("folder", tmp_path / "all", near_duplicates=False, **options))) == 40
 
 
+def test_a_class_goes_with_the_last_of_its_training_images(tmp_path):
+    """Where classes are tested that were trained on, a class of copies was tested and never seen in training."""
+    raw = photographs(tmp_path / "photos", range(4), count=8)
+    for image in range(1, 8):
+        shutil.copy(raw / "class 0/0.png", raw / f"class 0/{image}.png")
+    splits = prepared(raw, tmp_path / "shop", split="by_image")
+    assert set(splits["test"]) == set(splits["train"]) == {"class 1", "class 2", "class 3"}
+    assert sorted(set(load_manifest(tmp_path / "shop")["label"])) == [0, 1, 2]
+    notes = json.loads((tmp_path / "shop" / "summary.json").read_text())["notes"]
+    assert notes[-1] == "4 image(s) left out because no training image of their class stays: class 0"
+    by_class = prepared(photographs(raw, range(4, 8)), tmp_path / "open", split="by_class")
+    assert any("class 0" in classes for classes in by_class.values())
+
+
 def test_groups_stay_together(tmp_path):
     raw = tmp_path / "photos"
     for kind in range(6):

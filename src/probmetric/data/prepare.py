@@ -25,6 +25,7 @@ from probmetric.data.manifest import (
 from probmetric.data.near import alike
 from probmetric.data.raw import RawFiles, raw_content
 from probmetric.data.sources import REGISTRY, Table
+from probmetric.data.sources._base import Protocol
 from probmetric.data.sources._listing import check_table
 from probmetric.io import write_json
 from probmetric.io.folders import check_replaceable, empty_folder, put_folder, scratch_folder
@@ -103,7 +104,7 @@ def _store(folder: Path, table: Table, files: RawFiles, request: dict[str, Any],
     workers = workers if hasattr(table.image, "part") else 1
     placed = write_images(folder / IMAGES, table.image, names, workers=workers, title=title)
     readable, unread = _readable(table, placed)
-    keep, repeats = repeated({**table.columns, **placed.columns}, placed.marks, readable)
+    keep, repeats = repeated({**table.columns, **placed.columns}, placed.marks, readable, table.protocol)
     columns = taken([table.columns, placed.columns], keep)
     metadata: dict[str, Any] = {"dataset": files.name, "protocol": table.protocol, "images": "."}
     metadata["bytes"] = (folder / IMAGES).stat().st_size
@@ -157,15 +158,19 @@ def _readable(table: Table, placed: Placed) -> tuple[np.ndarray, list[str]]:
     raise listed_problems(f"{len(reasons)} images cannot be read ({advice}):", reasons)
 
 
-def repeated(columns: dict[str, np.ndarray], marks: np.ndarray, readable: np.ndarray) -> tuple[np.ndarray, list[str]]:
+def repeated(
+    columns: dict[str, np.ndarray], marks: np.ndarray, readable: np.ndarray, protocol: Protocol = "open_set"
+) -> tuple[np.ndarray, list[str]]:
     """Say which images stay: of one that occurs in two splits the test copy, then the validation copy.
 
-    Copies within one split stay, and are counted. The bytes remain in images.bin; only the rows go.
+    Copies within one split stay, and are counted. The bytes remain in images.bin; only the rows go. In a `closed_set` a
+    class goes with the last of its training images: nothing could know it.
 
     Args:
         columns: columns of the manifest (N,).
         marks: what the images look like (N, 32), see `data.near`; zeros where nobody looked.
         readable: mask (N,) of those that are images at all.
+        protocol: whether the test classes are the training classes.
 
     Returns:
         (mask (N,), notes): the notes name the images left out.
@@ -188,7 +193,13 @@ def repeated(columns: dict[str, np.ndarray], marks: np.ndarray, readable: np.nda
         if len(paths):
             shown = ", ".join(map(text, paths[:20])) + (" ..." if len(paths) > 20 else "")
             notes.append(f"{len(paths)} image(s) left out because {what} in a later split: {shown}")
-    split = columns["split"]
+    split, label = columns["split"], columns["label"]
+    lost = np.setdiff1d(label[split == "train"], label[keep & (split == "train")])
+    gone = keep & np.isin(label, lost)
+    if protocol == "closed_set" and gone.any() and not gone[keep].all():
+        keep &= ~gone
+        shown = ", ".join(map(str, np.unique(columns["class_name"][gone])[:20])) + (" ..." if len(lost) > 20 else "")
+        notes.append(f"{gone.sum()} image(s) left out because no training image of their class stays: {shown}")
     if emptied := [name for name in SPLITS if np.any(split == name) and not np.any(split[keep] == name)]:
         example = text(columns["path"][split == emptied[0]][0])
         raise DataError(
