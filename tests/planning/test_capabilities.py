@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from probmetric.config import ConfigError, Method, Params, load, parse
+from probmetric.config import ConfigError, DataFolders, Method, Params, load, parse
 from probmetric.losses import REGISTRY, create_loss, list_losses
+from probmetric.planning.capabilities import UnsuitableError
 from probmetric.planning.expansion import Point, resolve
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +43,11 @@ REFUSED = [
         },
         r"view.mean \[0.5, 0.5, 0.5\]: backbone 'bn_inception' converts images",
     ),
+    (
+        {"loss": "triplet", "view": "vectors"},
+        "view 'vectors' reads vectors, but digits holds images; use photos",
+    ),
+    ({"loss": "triplet", "backbone": "vectors"}, "backbone 'vectors' reads vectors, but digits holds images; use bn_"),
     (
         {"loss": "triplet", "change": {"evaluation.proxies": True}},
         "evaluation.proxies: loss 'triplet' has no proxies; set evaluation.proxies: false",
@@ -97,6 +103,16 @@ REFUSED = [
 def test_what_cannot_end_is_refused(params, spec, message):
     with pytest.raises(ConfigError, match=f"run digits/m/seed0: .*{message}"):
         plan(params, {"m": spec})
+
+
+@pytest.mark.parametrize(("part", "name"), [("view", "photos"), ("backbone", "compact")])
+def test_what_reads_images_is_refused_on_vectors_and_what_reads_vectors_is_planned(params, part, name):
+    shop = parse(DataFolders, {"on_request": {"shop": {"source": "embeddings", "raw": "shop.npz"}}}, "data")
+    params = params.model_copy(update={"data": shop})
+    of_vectors = {"loss": "arcface", "backbone": "vectors", "view": "vectors"}
+    assert plan(params, {"m": of_vectors}, dataset="shop").settings.view.name == "vectors"
+    with pytest.raises(UnsuitableError, match=f"{part} '{name}' reads images, but shop holds vectors; use vectors"):
+        plan(params, {"m": of_vectors | {part: name}}, dataset="shop")
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,20 @@ import pytest
 import timm
 import torch
 
-from probmetric.config import ConfigError, Experiment, Params, load, parse
+from probmetric.config import ConfigError, Experiment, Method, Params, load, parse
 from probmetric.io import FileError, read_yaml
 from probmetric.models import _weights
 from probmetric.planning.declared import data_source, stage
-from probmetric.planning.expansion import _telling_absent, expand, find_run, origins, plan_experiment
+from probmetric.planning.expansion import (
+    PlannedExperiment,
+    Point,
+    _telling_absent,
+    expand,
+    find_run,
+    origins,
+    plan_experiment,
+    resolve,
+)
 from probmetric.planning.experiments import methods_with
 from probmetric.planning.workflow import WorkflowPlan, run_inputs
 from probmetric.runs.identity import steps_before
@@ -250,7 +259,7 @@ def test_a_run_that_starts_from_missing_weights_is_refused_before_any_job(params
     (run,) = runs_of(params, parse(Experiment, settings, "t"))
     lacking = replace(run, settings=run.settings.model_copy(update={"pretrained": "nowhere/model.safetensors"}))
     with pytest.raises(ConfigError, match="there is no weight file nowhere"):
-        WorkflowPlan(params, {}, {run.name: lacking})._check_weights()
+        WorkflowPlan(params, {}, {run.name: lacking})._check_trainings()
 
 
 def test_a_weight_file_of_another_network_is_refused_before_any_job(params, tmp_path):
@@ -266,7 +275,63 @@ def test_a_weight_file_of_another_network_is_refused_before_any_job(params, tmp_
         run = replace(run, settings=run.settings.model_copy(update={"pretrained": str(weights)}))
         plan = WorkflowPlan(params, {}, {run.name: run})
         with pytest.raises(ConfigError, match=message) if message else contextlib.nullcontext():
-            plan._check_weights()
+            plan._check_trainings()
+
+
+TIMM = {"name": "timm", "tag": "test_resnet.r160_in1k"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"pretrained": True}, "backbone Compact publishes no weights; set `pretrained` to a weight file"),
+        ({"training": {"layer_decay": 0.5}}, "training.layer_decay changes nothing"),
+        ({"training": {"lora": 2}, "backbone": TIMM}, "training.lora changes the linear layers of a transformer"),
+        ({"training": {"train_from": "layer9"}, "backbone": TIMM}, "train_from is 'layer9'.*did you mean 'layer"),
+        ({"training": {"gradient_cache": 8}}, "set training.batch_norm to frozen, or leave gradient_cache out"),
+        ({"backbone": "pixels"}, "neither the encoder nor the loss has parameters that train"),
+        (
+            {"backbone": {"name": "timm", "tag": "test_vit", "pool": "gem"}, "training": {"lora": 2}},
+            "needs a feature map",
+        ),
+        ({"training": {"gradient_cache": 8, "batch_norm": "frozen"}}, ""),
+        ({"training": {"lora": 2}, "backbone": {"name": "timm", "tag": "test_vit"}}, ""),
+        ({"training": {"train_from": "layer2"}, "backbone": TIMM}, ""),
+        ({"training": {"layer_decay": 0.5}, "backbone": TIMM}, ""),
+        ({"training": {"sampler": "episodic"}}, ""),
+    ],
+    ids=str,
+)
+def test_a_training_that_its_network_cannot_have_is_refused_before_any_job(params, spec, message):
+    """What the job says after data are prepared, its own code says while planning."""
+    mine = {"title": "t", "runs": [grid("m")], "methods": {"m": {"loss": "contrastive", **spec}}}
+    planned = PlannedExperiment(parse(Experiment, mine, "t"), tuple(runs_of(params, parse(Experiment, mine, "t"))), {})
+    plan = WorkflowPlan(params, {"mine": planned}, {run.name: run for run in planned.runs})
+    where = r"experiment mine: run glyphs/m/seed0: .*"
+    with pytest.raises(ConfigError, match=where + message) if message else contextlib.nullcontext():
+        plan._check_trainings()
+
+
+def test_batches_that_a_prepared_dataset_cannot_give_are_refused_before_any_job(params, prepared_dataset):
+    """10 digits: of episodes of 24 classes the job said so, after everything else was made."""
+    folder = prepared_dataset("digits")
+    episodes = {"loss": "contrastive", "training": {"sampler": "episodic"}}
+    methods = {"m": parse(Method, episodes, "m")}
+    params = params.model_copy(update={"data": params.data.model_copy(update={"prepared": str(folder.parent)})})
+    for size, message in ((96, "episodes of 24 classes x 4 images: only 10 of 10 classes have"), (40, "")):
+        point = Point(dataset="digits", method="m", overrides={"training.batch_size": size})
+        run = resolve(params, methods, point)
+        plan = WorkflowPlan(params, {}, {run.name: run})
+        with pytest.raises(ConfigError, match=message) if message else contextlib.nullcontext():
+            plan._check_trainings()
+
+
+def test_weights_of_a_run_of_another_network_are_refused_before_that_run_is_trained(params):
+    first = find_run(params, "digits/softmax/seed4")
+    second = find_run(params, "glyphs/softmax+backbone=lenet_vmf/seed0")
+    second = replace(second, settings=second.settings.model_copy(update={"pretrained": PRETRAINED}))
+    with pytest.raises(ConfigError, match="weights of run digits/softmax/seed4 are of compact, not lenet_vmf"):
+        WorkflowPlan(params, {}, {run.name: run for run in (first, second)})._check_trainings()
 
 
 def test_a_network_that_timm_has_not_is_refused_without_its_weights_too(params):
@@ -274,7 +339,7 @@ def test_a_network_that_timm_has_not_is_refused_without_its_weights_too(params):
         params, parse(Experiment, {"title": "t", "runs": [grid("softmax", backbone=["resnet50.a1"])]}, "t")
     )
     with pytest.raises(ConfigError, match=r"backbone: timm has no model 'resnet50\.a1'"):
-        WorkflowPlan(params, {}, {run.name: run})._check_weights()
+        WorkflowPlan(params, {}, {run.name: run})._check_trainings()
 
 
 @pytest.mark.parametrize(
@@ -302,9 +367,9 @@ def test_published_weights_that_cannot_be_had_are_told_before_any_job(
     plan = WorkflowPlan(params, {}, {run.name: run})
     if expected.startswith("timm has no model"):
         with pytest.raises(ConfigError, match=expected):
-            plan._check_weights()
+            plan._check_trainings()
         return
-    plan._check_weights()
+    plan._check_trainings()
     assert re.search(expected, plan.notice()) if expected else plan.notice() == ""
 
 
@@ -338,7 +403,7 @@ def test_a_damaged_weight_file_of_the_users_is_not_to_be_deleted(params, tmp_pat
     weights = run.settings.model_copy(update={"pretrained": str(tmp_path / "start.safetensors")})
     planned = Run(run.name, run.encoder, weights)
     with pytest.raises(ConfigError, match=r"is damaged or truncated .*; get it again, or name another file in `pret"):
-        WorkflowPlan(params, {}, {run.name: planned})._check_weights()
+        WorkflowPlan(params, {}, {run.name: planned})._check_trainings()
 
 
 def test_a_target_that_no_planned_experiment_has_is_told_with_the_way_to_it(params):
@@ -368,11 +433,11 @@ def test_a_target_that_no_planned_experiment_has_is_told_with_the_way_to_it(para
         ("glyphs/contrastive+dim=32+dim=32/seed0", "glyphs/contrastive+dim=32/seed0"),
         ("glyphs/contrastive+training.epochs=3+dim=32/seed0", "+dim=32+training.epochs=3"),
         ("glyphs/contrastive+training.epochs=03/seed0", "written in an unusual way"),
-        ("glyphs/contrastive+training.learning_rates.trunk=true/seed0", "write 1"),
+        ("glyphs/contrastive+training.learning_rates.trunk=true/seed0", "yes or no; write a number"),
         ("glyphs/contrastive+training.epochs=3.0/seed0", "glyphs/contrastive+training.epochs=3/seed0"),
         ("glyphs/arcface+loss.scale=64.0/seed0", "glyphs/arcface+loss.scale=64/seed0"),
         ("glyphs/contrastive+training.learning_rate=1.0/seed0", "training.learning_rate=1/seed0"),
-        ("glyphs/contrastive+training.epochs=true/seed0", "write 1"),
+        ("glyphs/contrastive+training.epochs=true/seed0", "yes or no; write a number"),
         ("glyphs/contrastive+training.channels_last=1/seed0", "write true"),
         ("glyphs/contrastive+training.channels_last=yes/seed0", "write true"),
         ("glyphs/contrastive+dim=1_0/seed0", "written in an unusual way"),

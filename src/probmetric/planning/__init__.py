@@ -3,6 +3,7 @@
     declared       the datasets of params.yaml: source, DVC stage, what is there
     experiments    the definition files: experiments, methods, substitutions
     capabilities   what components must be able to do for a run to end
+    rehearsal      what a training would refuse before its first step, by the job's own code
     composition    a method's definition -> plain settings
     expansion      experiments -> runs, each with its folder and resolved settings
     plans          plan files of reports and of datasets
@@ -12,5 +13,5 @@
     own_data       `probmetric init`: data of one's own becomes a dataset and an experiment, a project is started
     own_methods    the rows that `init` plans, and what each will take
 
-Configuration is read and checked here without importing PyTorch.
+Configuration is read and checked here without importing PyTorch, but where a network decides (`rehearsal`).
 """

@@ -8,6 +8,7 @@ an objective                           a backbone with a head, which the objecti
 uncertainty laplace                    a backbone with a head
 training.head_init                     a backbone with a head, unless random
 a view's normalisation                 a backbone that does not convert another one's statistics
+view or backbone vectors               a dataset of vectors, which no other view or backbone of ours reads
 uncertainty temperature, prior: validation   validation images that were not trained on in the end
 uncertainty temperature, selection by accuracy   data with validation images of the training classes
 an uncertainty learnt while training   the objective of that name
@@ -22,9 +23,11 @@ from typing import TYPE_CHECKING
 
 from probmetric import losses, models, uncertainty
 from probmetric.config import Component, ConfigError, RunSettings, Training
+from probmetric.data import views
 from probmetric.data.sources import REGISTRY as DATASETS
 from probmetric.registry import Registry
 from probmetric.runs.names import RunKey, split_data_name, without_split
+from probmetric.runs.source import is_own
 
 if TYPE_CHECKING:
     from probmetric.config import DataSource
@@ -79,7 +82,8 @@ def _check_encoders(settings: RunSettings, encoders: Sequence[str], datasets: Co
 
 
 def _check_data(settings: RunSettings, source: DataSource, where: str) -> None:
-    """Raise `UnsuitableError` where a method needs test and validation images of the training classes."""
+    """Raise `UnsuitableError` where a method reads other data, or needs test images of the training classes."""
+    _check_content(settings, source, where)
     if DATASETS.holds(source.source, "closed_set", source.options):
         return
     if uncertainty.REGISTRY.constant(settings.uncertainty.name, "closed_set", False):
@@ -94,6 +98,21 @@ def _check_data(settings: RunSettings, source: DataSource, where: str) -> None:
             f"training.selection_metric 'accuracy' needs validation images of the training classes; "
             f"{settings.dataset} holds out whole classes. Use recall_at_1 or map_at_r.",
         )
+
+
+def _check_content(settings: RunSettings, source: DataSource, where: str) -> None:
+    """Raise `UnsuitableError` where a view or backbone of ours reads vectors and the data are images, or reverse."""
+    declared = views.source_view(source.source)
+    if declared is None and not is_own(DATASETS.module(source.source)):
+        return
+    holds = "vectors" if declared and declared["name"] == "vectors" else "images"
+    for part, registry in (("view", views.REGISTRY), ("backbone", models.REGISTRY)):
+        component = getattr(settings, part)
+        reads = "vectors" if component and component.name == "vectors" else "images"
+        if component and reads != holds and is_own(registry.module(component.name)):
+            names = [name for name in registry.names() if (name == "vectors") == (holds == "vectors")]
+            reason = f"{part} {component.name!r} reads {reads}, but {settings.dataset} holds {holds}; use "
+            raise UnsuitableError(where, f"{reason}{', '.join(names)}.")
 
 
 def training_problems(settings: RunSettings) -> Iterator[str]:

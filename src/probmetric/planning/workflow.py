@@ -1,7 +1,8 @@
 """What the Snakefile knows: experiments, runs, and their plan files.
 
 The main process of a workflow validates the configuration, expands it and writes plan files (`WorkflowPlan`). The rules
-read them, also in jobs on other machines (`run_inputs`, `report_inputs`). None of this imports PyTorch.
+read them, also in jobs on other machines (`run_inputs`, `report_inputs`). PyTorch is imported where a network or a
+weight file decides whether a training can begin (`rehearsal`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from probmetric.models._weights import missing_weights, unfit_weights, unknown_t
 from probmetric.planning.declared import absent, outdated, strangers
 from probmetric.planning.expansion import PlannedExperiment, find_run, origins, plan_experiment
 from probmetric.planning.plans import DataPlan, ReportPlan, reporting_code
+from probmetric.planning.rehearsal import kind_of, refusal
 from probmetric.process import path_with_this_python, switch_telemetry_off
 from probmetric.reporting.claims import load_claims
 from probmetric.reporting.figures import REGISTRY as FIGURES
@@ -71,7 +73,7 @@ class WorkflowPlan:
         if planned:
             check_place(params.tracking.store, params.tracking.artifacts)
         plan = cls(params, planned, runs)
-        plan._check_weights()
+        plan._check_trainings()
         return plan
 
     @classmethod
@@ -157,19 +159,31 @@ class WorkflowPlan:
                 f"Add it to one, name its experiment, or ask for it alone: --config 'runs=[{run}]'"
             )
 
-    def _check_weights(self) -> None:
-        """Stop if a run that is still to be trained names a network or weights that are nowhere, or do not fit."""
+    def _check_trainings(self) -> None:
+        """Stop if a training still to be done cannot begin: network, weights or images are nowhere, or do not fit."""
+        judged: dict[str, str] = {}
         for name, run in self._untrained():
-            weights, tag, why = run.settings.pretrained, _timm_tag(run), ""
+            where = next((f"experiment {each}: " for each in self.planned if name in self.run_names(each)), "")
+            where, weights, tag = f"{where}run {name}", run.settings.pretrained, _timm_tag(run)
+            origin, file, why = self.runs.get(run.origin or ""), isinstance(weights, str), ""
             if unknown := tag and unknown_tag(tag):
-                raise ConfigError(f"run {name}: backbone: {unknown}.")
-            if isinstance(weights, str) and run.origin not in self.runs:
-                if not Path(weights).is_file():
-                    why = f"there is no weight file {weights}; correct it or put it there"
-                elif tag:
-                    why = unfit_weights(weights, tag).rstrip(".")
+                raise ConfigError(f"{where}: backbone: {unknown}.")
+            if origin:
+                networks = [f"{each.settings.backbone.name} {_timm_tag(each)}".split(".")[0] for each in (origin, run)]
+                if networks[0] != networks[1]:
+                    why = f"the weights of run {origin.name} are of {networks[0].strip()}, not {networks[1].strip()}"
+            elif file and not Path(str(weights)).is_file():
+                why = f"there is no weight file {weights}; correct it or put it there"
+            elif file and tag:
+                why = unfit_weights(str(weights), tag).rstrip(".")
             if why:
-                raise ConfigError(f"run {name}: pretrained: {why}.")
+                raise ConfigError(f"{where}: pretrained: {why}.")
+            kind = kind_of(run.settings)
+            if kind and kind not in judged:
+                data = run.settings.data not in self.outdated_data
+                judged[kind] = refusal(run.settings, data=data, weights=file and not origin)
+            if why := judged.get(kind, ""):
+                raise ConfigError(f"{where}: {why}")
 
     def _untrained(self) -> Iterator[tuple[str, Run]]:
         """Yield the runs still to be trained."""
