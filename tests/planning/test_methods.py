@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from probmetric.config import ConfigError, Experiment, Method, Params, load, parse
+from probmetric.config import ConfigError, Experiment, Method, Params, Preset, Training, load, parse
+from probmetric.config.settings import LearningRates
 from probmetric.io import write_yaml
 from probmetric.metrics import metric_names
-from probmetric.planning.expansion import Point, plan_experiment, resolve
+from probmetric.planning.expansion import Point, expand, plan_experiment, resolve
 from probmetric.planning.experiments import Substitution, methods_with, shared_methods
 from probmetric.planning.workflow import check_metrics
 from probmetric.runs.names import table_of
@@ -111,11 +113,59 @@ def test_a_preset_replaces_backbone_and_training_but_not_the_method(params):
     assert settings(params, "posthoc", overrides={"preset": "tiny"}).uncertainty.options["samples"] == 4
 
 
+def test_a_mapping_in_a_preset_leaves_what_it_does_not_name_and_null_resets(params):
+    merging = parse(Preset, {"set": {"training": {"epochs": 2, "learning_rates": {"head": 0.1}}}}, "p")
+    params = params.model_copy(update={"presets": {"merging": merging, "tiny": params.presets["tiny"]}})
+    spec = {"loss": "cosine", "training": {"sampler": "pairs", "learning_rates": {"trunk": 0.2}}}
+    made = {
+        name: resolve(params, methods(m=spec), Point(dataset="glyphs", method="m", overrides={"preset": name})).settings
+        for name in params.presets
+    }
+    assert made["merging"].training.epochs == 2
+    assert made["merging"].training.sampler == "pairs"
+    assert made["merging"].training.learning_rates == LearningRates(trunk=0.2, head=0.1)
+    assert made["tiny"].training == Training(
+        epochs=1, steps_per_epoch=4, batch_size=64, images_per_class=4, learning_rate=0.001
+    )
+
+
+def test_an_option_that_no_component_has_is_refused_in_a_preset(params):
+    wrong = parse(Preset, {"set": {"uncertainty.sampels": 4}}, "p")
+    params = params.model_copy(update={"presets": {"p": wrong}})
+    with pytest.raises(
+        ConfigError, match=r"presets\.p: no uncertainty has the option of 'uncertainty\.sampels': did you"
+    ):
+        resolve(params, methods(), Point(dataset="glyphs", method="child", overrides={"preset": "p"}))
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("loss.scal", "has no option 'scal': did you mean 'scale'"),
+        ("training.epoch", "unknown key. did you mean 'epochs'"),
+        ("los.scale", "reaches nothing"),
+        ("loss.scale", "option 'scale' is -1.0; allowed: a number above 0"),
+    ],
+)
+def test_what_a_search_cannot_search_is_said_before_any_training(params, key, message):
+    spec = {"title": "t", "runs": [{"datasets": ["digits"], "methods": ["m"]}]}
+    searched = methods(m={"loss": "arcface", "search": {key: {"low": -1, "high": 2}}})
+    with pytest.raises(ConfigError, match=rf"^methods\.m\.search\.{key}: .*{message}"):
+        expand(params, searched, parse(Experiment, spec, "t"))
+
+
 WRONG = {
     "circle": ({"a": {"like": "b"}, "b": {"like": "a"}}, "a", "leads back to 'a'"),
     "unknown parent": ({"a": {"like": "chidl"}}, "a", "did you mean 'child'"),
     "change that reaches nothing": ({"a": {"like": "child", "change": {"los.scale": 1}}}, "a", "reaches nothing"),
     "change of a borrowed encoder": ({"a": {"like": "posthoc", "change": {"dim": 8}}}, "a", "belongs to the encoder"),
+    "dataset of per_dataset": (
+        {"a": {"per_dataset": {"digitz": {}}}},
+        "a",
+        r"a.per_dataset: 'digitz' is no dataset: did",
+    ),
+    "dataset of a parent": ({"b": {"per_dataset": {"digitz": {}}}, "a": {"like": "b"}}, "a", "did you mean 'digits'"),
+    "dataset of tuned_on": ({"a": {"tuned_on": "glyph"}}, "a", r"a.tuned_on: 'glyph' is no dataset: did you mean 'gl"),
     "base without encoder": ({"a": {"base": "posthoc"}}, "a", "name 'child'"),
 }
 
@@ -151,6 +201,35 @@ def test_a_substitution_is_read_from_the_name():
     assert Substitution.parse("demo") is None
     assert Substitution.parse("pfml/table2@glyphs") == Substitution("pfml/table2", "glyphs", "small")
     assert Substitution.parse("pfml/table2@glyphs+tiny") == Substitution("pfml/table2", "glyphs", "tiny")
+
+
+def test_a_substitution_takes_the_length_of_training_from_its_preset_and_keeps_the_label_noise(params):
+    """Of `calibration@glyphs` 144 runs trained for 90 epochs below a page that says 15."""
+    grid = {"datasets": ["cub+nearest0.2", "cub"], "methods": ["arcface"], "seeds": [0]}
+    chosen = {"training.epochs": 90, "training.sampler": ["pairs", "balanced"]}
+    spec = parse(Experiment, {"title": "t", "runs": [grid | {"set": chosen}]}, "t")
+    merging = parse(Preset, {"set": {"training": {"epochs": 15}}}, "p")
+    for preset in (params.presets["small"], merging):
+        small = params.model_copy(update={"presets": {"small": preset}})
+        made = expand(small, methods_with(small, {}), Substitution("t", "glyphs").apply(small, spec))
+        assert [run.name for run in made] == [
+            f"{data}/arcface+preset=small+training.sampler={sampler}/seed0"
+            for data in ("glyphs+nearest0.2", "glyphs")
+            for sampler in ("pairs", "balanced")
+        ]
+        assert {run.settings.training.epochs for run in made} == {15}
+
+
+@pytest.mark.parametrize("name", ["Mine", "mine.2", "a/b/mine", "mine@glyphs+Small"])
+def test_an_experiment_that_no_rule_builds_is_refused_with_the_form(params, monkeypatch, tmp_path, name):
+    file = tmp_path / f"workflow/experiments/{table_of(name)}.yaml"
+    file.parent.mkdir(parents=True)
+    write_yaml(file, {"title": "t", "runs": [{"datasets": ["glyphs"], "methods": ["cosine"]}]})
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ConfigError, match=f"'{re.escape(name)}' cannot be built, .* by lower-case letters, digits, - and _"
+    ):
+        plan_experiment(params, name)
 
 
 def test_a_table_is_repeated_with_other_selections_of_epochs(params):

@@ -395,8 +395,9 @@ def test_what_was_tuned_twice_is_a_version_of_the_untuned_method(params, tmp_pat
             ({"named": name}, "gives no method a name of its own")
             for name in ("tuned", "{method}", "{method}-{seed}", "{method}-{", "a {method}", "-{method}")
         ),
-        ({"studies": {"x": TUNED}}, "studies: 'x' does not begin with tuned-, and would replace an experiment"),
-        ({"studies": {"tuned-../x": TUNED}}, "does not begin with tuned-"),
+        ({"studies": {"x": TUNED}}, "studies: 'x' is not tuned- and then lower-case letters"),
+        ({"studies": {"tuned-../x": TUNED}}, "would replace an experiment of yours, or not be built"),
+        ({"studies": {"tuned-X.2": TUNED}}, "'tuned-X.2' is not tuned- and then lower-case letters"),
         ({"studies": {"tuned-x": {"title": "x"}}}, r"test\.yaml: studies\.tuned-x\.runs: Field required"),
         ({"studies": {"tuned-x": {"title": "x", "runs": [{"datasets": ["glyphs"]}]}}}, "methods: Field required"),
         ({"studies": {"tuned-x": {"title": "x", "runs": [GRID | {"methods": "tuned"}]}}}, "methods: should be a"),

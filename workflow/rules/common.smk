@@ -11,6 +11,7 @@ from probmetric.planning.console import (
     failure_summary,
     partial_reports,
 )
+from probmetric.planning.experiments import NAME
 from probmetric.planning.workflow import (
     WorkflowPlan,
     prepare_environment,
@@ -50,7 +51,7 @@ MADE = "results/{run}/metrics.json" if UNTIL == "evaluate" else f"state/{UNTIL}/
 wildcard_constraints:
     data=r"[a-z0-9_-]+(\+(split|fold)[0-9]+)?(\+(noise|uniform|nearest)[0-9.]+(s[0-9]+)?)?",
     run=r"[^/]+/[^/]+/seed[0-9]+",
-    experiment=r"[a-z0-9_-]+(/[a-z0-9_-]+)?([@+][a-z0-9_-]+)*",
+    experiment=NAME,
 
 
 def inputs_of_run(wildcards):

@@ -441,9 +441,10 @@ class Tuning(Strict):
             )
         if strangers := [name for name in self.spaces if name not in self.methods]:
             raise ValueError(f"spaces: {', '.join(strangers)} is not among `methods`")
-        if wrong := [name for name in self.studies if not re.fullmatch(r"tuned-[\w.-]+", name)]:
+        if wrong := [name for name in self.studies if not re.fullmatch(r"tuned-[a-z0-9_-]+", name)]:
             raise ValueError(
-                f"studies: {wrong[0]!r} does not begin with tuned-, and would replace an experiment of yours"
+                f"studies: {wrong[0]!r} is not tuned- and then lower-case letters, digits, _ and -: it would replace "
+                "an experiment of yours, or not be built"
             )
         return self
 

@@ -32,8 +32,10 @@ from probmetric.config import (
     with_tag,
 )
 from probmetric.data import views
+from probmetric.data.sources import list_datasets
 from probmetric.data.views import source_view
 from probmetric.errors import nearest
+from probmetric.planning.declared import dataset_names
 from probmetric.registry import UnknownNameError
 from probmetric.runs.identity import REGISTRIES
 
@@ -57,12 +59,16 @@ class Draft:
     settings: dict[str, Any]
 
     def set(self, key: str, value: Any) -> None:
-        """Set a dotted key.
+        """Set a dotted key; a mapping leaves the settings of a group that it does not name, null resets the group.
 
         Raises:
             ConfigError: the key reaches nothing that an override may change.
         """
         part, _, name = key.partition(".")
+        if part in GROUPS and isinstance(value, Mapping):
+            for entry, each in value.items():
+                self.set(f"{key}.{entry}", each)
+            return
         held = self.settings.get(part)
         if name and part == "view":
             held = held or Component(name=OWN_VIEW)
@@ -72,7 +78,9 @@ class Draft:
             self.settings[part] = _with(self.settings[part], name, value)
         elif key in REGISTRIES:
             self.settings[key] = _component(key, value)
-        elif key in self.settings and (key not in GROUPS or isinstance(value, Mapping)):
+        elif key in GROUPS and value is None:
+            self.settings[key] = {}
+        elif key in self.settings and key not in GROUPS:
             self.settings[key] = value
         else:
             parts = [part for part in (*GROUPS, *REGISTRIES) if part == "view" or self.settings[part]]
@@ -86,14 +94,22 @@ class Draft:
             self.set(key, value)
 
     def taken_of(self, preset: Preset) -> dict[str, Any]:
-        """Return the settings of a preset, by dotted key, that these settings have."""
-        parts = ((key, *key.partition(".")[::2]) for key in preset.set)
-        taken = (
-            key
-            for key, part, option in parts
-            if not option or part not in REGISTRIES or part == "view" or self._takes(part, option)
-        )
-        return {key: preset.set[key] for key in taken}
+        """Return the settings of a preset, by dotted key, that these settings have.
+
+        Raises:
+            ConfigError: an option that no component of its kind has.
+        """
+        taken = {}
+        for key, value in preset.set.items():
+            part, _, option = key.partition(".")
+            if not option or part not in REGISTRIES or part == "view" or self._takes(part, option):
+                taken[key] = value
+                continue
+            registry = REGISTRIES[part]
+            options = {each for name in registry.names() for each in registry.options(name)}
+            if option not in options:
+                raise ConfigError(f"no {registry.kind} has the option of {key!r}: {nearest(option, options)}")
+        return taken
 
     def _takes(self, part: str, option: str) -> bool:
         component = self.settings[part]
@@ -207,7 +223,11 @@ def composed(
     chain = lineage(methods, name)
     draft = _draft(params, chain[0], chain[-1].label or name)
     draft.settings["evaluation"] |= evaluation or {}
+    datasets = {*dataset_names(params), *list_datasets()}
     for method in chain:
+        places = dict.fromkeys(method.per_dataset, "per_dataset") | {method.tuned_on: "tuned_on"}
+        for place in places.keys() - {"", *datasets}:
+            raise ConfigError(f"methods.{name}.{places[place]}: {place!r} is no dataset: {nearest(place, datasets)}")
         changes = method.change | method.per_dataset.get(dataset, {})
         for key, value in changes.items():
             if draft.base and key.split(".")[0] not in _BORROWED:
@@ -216,8 +236,7 @@ def composed(
                     f"only {', '.join(_BORROWED)} can be changed here."
                 )
             with naming(f"methods.{name}"):
-                whole = key in GROUPS and isinstance(value, Mapping)  # of a preset it replaces what a method says
-                draft.set(key, {**draft.settings[key], **value} if whole else value)
+                draft.set(key, value)
         draft.check_dim(changes.get("dim", method.dim), f"methods.{name}")
     return draft
 
@@ -233,7 +252,9 @@ def _draft(params: Params, method: Method, label: str) -> Draft:
         "uncertainty": method.uncertainty,
         "backbone": method.backbone or defaults.backbone,
         "view": method.view or defaults.view,
-        "training": defaults.training.model_dump(mode="json") | method.training,
+        "training": defaults.training.model_dump(mode="json"),
         "evaluation": params.evaluation.model_dump(mode="json"),
     }
-    return Draft(method.base, label, settings)
+    draft = Draft(method.base, label, settings)
+    draft.set("training", method.training)
+    return draft

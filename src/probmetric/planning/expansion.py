@@ -32,6 +32,7 @@ from probmetric.planning.declared import check_declared, data_source, dataset_na
 from probmetric.planning.experiments import (
     PRESET,
     Substitution,
+    check_name,
     every_method,
     load_experiment,
     methods_with,
@@ -117,6 +118,7 @@ def plan_experiment(params: Params, name: str) -> PlannedExperiment:
     """
     substitution = Substitution.parse(name)
     source = load_experiment(table_of(name))
+    check_name(name)
     methods = methods_with(params, {table_of(name): source})
     left_out: dict[str, str] = {}
     if substitution is None:
@@ -209,6 +211,9 @@ def expand(
     """
     expanded: dict[str, Run] = {}
     first: dict[str, Run] = {}
+    searched = {method: grid.datasets[0] for grid in experiment.runs for method in grid.methods}
+    for method, dataset in searched.items():
+        _check_search(params, methods, Point(dataset=dataset, method=method))
     for grid in experiment.runs:
         for point in _points(grid):
             kind = replace(point, seed=0).run
@@ -221,6 +226,17 @@ def expand(
             else:
                 expanded[run.name] = first[kind] = run
     return list(expanded.values())
+
+
+def _check_search(params: Params, methods: Mapping[str, Method], point: Point) -> None:
+    """Raise `ConfigError` where the method's `search` names no setting, or a value that it does not take."""
+    search = methods[point.method].search if point.method in methods else {}
+    for key, span in search.items():
+        for value in span.edges:
+            where = f"methods.{point.method}.search.{key}"
+            with naming(where):
+                draft, _ = _composed_on_base(params, methods, replace(point, overrides={key: value}))
+                parse(RunSettings, draft.fields() | {"dataset": point.dataset, "method": point.method}, where)
 
 
 def _with_seed(run: Run, seed: int) -> Run:

@@ -27,6 +27,7 @@ PRESET = "preset"
 SELECTION = "training.selection"
 SELECTIONS = ("refit", "as_published")
 _SUBSTITUTED = re.compile(r"(?P<source>[^@+]+)@(?P<dataset>[^@+]+)(?:\+(?P<preset>[^@+]+))?")
+NAME = r"[a-z0-9_-]+(/[a-z0-9_-]+)?([@+][a-z0-9_-]+)*"  # of an experiment that rules of the workflow build
 _OOD_SET = re.compile(r"(?<=ood/)[^/]+/")
 
 
@@ -75,9 +76,11 @@ class Substitution:
 
     def _grid(self, params: Params, grid: Grid) -> Grid:
         preset = params.presets[self.preset]
-        kept = {key: values for key, values in grid.set.items() if key not in {PRESET, *preset.set}}
+        parts = {f"{key}.{part}" for key, value in preset.set.items() if isinstance(value, Mapping) for part in value}
+        kept = {key: values for key, values in grid.set.items() if key not in {PRESET, *preset.set, *parts}}
+        variants = (name.partition("+") for name in grid.datasets)
         changes = {
-            "datasets": (self.dataset,),
+            "datasets": tuple(dict.fromkeys(f"{self.dataset}{plus}{variant}" for _, plus, variant in variants)),
             "seeds": grid.seeds[: preset.seeds],
             "set": {PRESET: (self.preset,)} | kept,
         }
@@ -109,6 +112,16 @@ def with_selections(spec: Experiment, selections: Iterable[str]) -> Experiment:
 def experiment_names(folder: Path = EXPERIMENTS) -> list[str]:
     """Names of the experiment files: `demo`, `pfml/table2`."""
     return sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.yaml"))
+
+
+def check_name(name: str) -> None:
+    """Raise `ConfigError` for an experiment that no rule of the workflow would build."""
+    if not re.fullmatch(NAME, name):
+        raise ConfigError(
+            f"experiments: {name!r} cannot be built, since Snakemake's rules and DVC know experiments, datasets and "
+            "presets by lower-case letters, digits, - and _ only, experiments in one folder at most: pfml/table2. "
+            "Rename its file, or the preset."
+        )
 
 
 def load_experiment(name: str, folder: Path = EXPERIMENTS) -> Experiment:
