@@ -102,10 +102,10 @@ def _check_data(settings: RunSettings, source: DataSource, where: str) -> None:
 
 def _check_content(settings: RunSettings, source: DataSource, where: str) -> None:
     """Raise `UnsuitableError` where a view or backbone of ours reads vectors and the data are images, or reverse."""
-    declared = views.source_view(source.source)
-    if declared is None and not is_own(DATASETS.module(source.source)):
+    declared = DATASETS.constant(source.source, "view", {})
+    if not declared and not is_own(DATASETS.module(source.source)):
         return
-    holds = "vectors" if declared and declared["name"] == "vectors" else "images"
+    holds = "vectors" if declared.get("name") == "vectors" else "images"
     for part, registry in (("view", views.REGISTRY), ("backbone", models.REGISTRY)):
         component = getattr(settings, part)
         reads = "vectors" if component and component.name == "vectors" else "images"
