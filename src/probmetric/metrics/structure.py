@@ -119,7 +119,7 @@ def uniformity(rows: Floats) -> float:
     `rows` (N,M) are of length 1, or 0 where they have no direction.
     """
     count, total, block = len(rows), 0.0, 1024
-    halves = np.float32(0.5) * rows.any(axis=1)
+    halves = np.where(rows.any(axis=1), np.float32(0.5), np.float32(0))
     for i in range(0, count, block):
         for j in range(i, count, block):
             values = arrays.products(rows[i : i + block], rows[j : j + block])

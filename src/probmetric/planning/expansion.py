@@ -232,7 +232,7 @@ def _check_search(params: Params, methods: Mapping[str, Method], point: Point) -
     """Raise `ConfigError` where the method's `search` names no setting, or a value that it does not take."""
     search = methods[point.method].search if point.method in methods else {}
     for key, span in search.items():
-        for value in span.edges:
+        for value in (span.checked[0], span.checked[-1]):
             where = f"methods.{point.method}.search.{key}"
             with naming(where):
                 draft, _ = _composed_on_base(params, methods, replace(point, overrides={key: value}))

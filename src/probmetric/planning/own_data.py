@@ -202,8 +202,7 @@ def _data_lines(place: Path, table: Table, split: str, rows: str) -> list[str]:
     labels, splits = table.columns["label"], table.columns["split"]
     counts, classes = Counter(splits.tolist()), len(np.unique(labels))
     shared = ", ".join(f"{counts[part]} {part}" for part in ("train", "val", "test"))
-    total = f"{sum(counts.values())} {rows} of {classes} classes ({shared}), split {split}"
-    lines = [f"{place}: {total}; copies between splits are still counted."]
+    lines = [f"{place}: {sum(counts.values())} {rows} of {classes} classes ({shared}), split {split}."]
     lines += [f"Note: {note}." for note in table.notes]
     trained, validating = (len(np.unique(labels[splits == part])) for part in ("train", "val"))
     if 0 < validating <= FEW_VALIDATING and split == "by_class":
