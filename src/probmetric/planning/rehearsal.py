@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from probmetric.training.data import TrainingImages
 
 SIDE = 32  # of the images that stand in, where no view says
-# What decides, besides backbone, view, weights and data, whether a training can begin.
+# What decides, besides backbone, view, weights and, where episodes or pairs are drawn, data, whether a training can begin.
 DECIDING = {
     *("sampler", "batch_size", "images_per_class", "selection", "selection_metric", "augment"),
     *("batch_norm", "freeze", "train_from", "lora", "layer_decay", "gradient_cache"),
@@ -37,7 +37,7 @@ def kind_of(settings: EncoderSettings) -> str:
     drawn = training.sampler in ("episodic", "pairs")
     if not (weights or training.train_from or (learns and (changed or drawn or headless))):
         return ""
-    include: Any = dict.fromkeys(("dataset", "noise", "backbone", "view", "pretrained"), True)
+    include: Any = dict.fromkeys(("backbone", "view", "pretrained", *(("dataset", "noise") if drawn else ())), True)
     include |= {"training": DECIDING} | ({"loss": True, "objective": True} if headless else {})
     return f"{learns} {settings.model_dump_json(include=include)}"
 
