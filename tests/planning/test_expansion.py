@@ -478,9 +478,9 @@ def test_a_time_in_the_future_is_said_before_any_job(params, tmp_path, monkeypat
     file = PLANS / f"{next(iter(plan.runs))}.json"
     os.utime(file, (time.time() + 3600, time.time() + 3600))
     with pytest.raises(ConfigError, match="touch"):
-        plan.check_times()
+        plan.check_machine()
     file.touch()
-    plan.check_times()
+    plan.check_machine()
 
 
 def test_splits_of_the_classes_are_crossed_with_seeds_and_noise(params):

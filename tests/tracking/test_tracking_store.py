@@ -387,7 +387,8 @@ def test_a_store_that_cannot_be_is_refused_before_anything_runs(tmp_path, monkey
     monkeypatch.chdir(Path(__file__).parents[2])
     asked = []
     monkeypatch.setattr("probmetric.planning.workflow.check_place", lambda *place: asked.append(place))
-    WorkflowPlan.from_config(read_yaml("params.yaml") | {"experiments": ["smoke"], "tracking": tracking})
+    plan = WorkflowPlan.from_config(read_yaml("params.yaml") | {"experiments": ["smoke"], "tracking": tracking})
+    plan.check_machine()
     assert asked == [(store, artifacts)]
     assert sorted(tmp_path.rglob("*")) == before
 

@@ -63,7 +63,8 @@ def workspace(tmp_path_factory, new_workspace):
                 entry |= {"subset": True}
         params["ood"] = OOD
         params["presets"]["miniature"] = PRESET
-        params["presets"]["tiny"]["set"]["training"] |= {"batch_size": 12, "images_per_class": 2, "steps_per_epoch": 2}
+        fewer = {"batch_size": 12, "images_per_class": 2, "steps_per_epoch": 2}
+        params["presets"]["tiny"]["set"] |= {f"training.{key}": number for key, number in fewer.items()}
 
     workspace.edit_yaml("params.yaml", configure)
     (workspace.folder / "workflow/experiments/miniatures.yaml").write_text(json.dumps(EXPERIMENT))

@@ -29,7 +29,7 @@ if "PROBMETRIC_PLANNED" not in os.environ:
     try:
         PLAN = WorkflowPlan.from_config(config)
         PLAN.write()
-        PLAN.check_times()
+        PLAN.check_machine()
     except (ProbMetricError, ValueError) as error:
         raise WorkflowError(f"The configuration cannot be run.\n{error}") from None
     os.environ["PROBMETRIC_PLANNED"] = "yes"

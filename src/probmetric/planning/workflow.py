@@ -70,8 +70,6 @@ class WorkflowPlan:
         encoders = origins([*named, *encoders.values()], lambda name: find_run(params, name)) | encoders
         runs = encoders | {run.name: run for run in named} | runs
         check_archives(params, {name for run in runs.values() for name in run.data})
-        if planned:
-            check_place(params.tracking.store, params.tracking.artifacts)
         plan = cls(params, planned, runs)
         plan._check_trainings()
         return plan
@@ -107,12 +105,18 @@ class WorkflowPlan:
             self.report_plan(name).write()
         remember()
 
-    def check_times(self) -> None:
-        """Stop where a file that Snakemake compares bears a time in the future: it would wait, or make all again.
+    def check_machine(self) -> None:
+        """Stop where this machine would end the workflow late: by its clock, or by the place of the MLflow store.
 
         Raises:
-            ConfigError: names the first such file, and the command that mends all.
+            ConfigError: a file that Snakemake compares bears a time in the future: it would wait, or make all again.
+            FileError: the store cannot be written.
         """
+        self._check_times()
+        if self.planned:
+            check_place(self.params.tracking.store, self.params.tracking.artifacts)
+
+    def _check_times(self) -> None:
         files = [Path(self.params.data.prepared) / name / "digest" for run in self.runs.values() for name in run.data]
         files += [file for name in self.runs for file in (PLANS / f"{name}.json", RunFolder.named(name).metrics_file)]
         files += [Path(f"reports/{name}/index.html") for name in self.planned]

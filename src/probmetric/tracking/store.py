@@ -89,7 +89,9 @@ def _in_the_way(folder: Path) -> str:
     there = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
     if not there.is_dir():
         return f"{there} is no folder"
-    return "" if os.access(there, os.W_OK | os.X_OK) else f"nothing may be written in {there}"
+    if os.access(there, os.W_OK | os.X_OK):
+        return ""
+    return f"nothing may be written in {there}" + " (a read-only disk)" * bool(os.statvfs(there).f_flag & os.ST_RDONLY)
 
 
 @contextlib.contextmanager
