@@ -75,7 +75,7 @@ def check_place(store_uri: str, artifact_root: str | Path) -> None:
         reason = "it names no server"
     elif database and (database.is_dir() or parts.netloc):
         reason = f"{database} is no file"
-    elif database and database.exists() and not os.access(database, os.W_OK):
+    elif not reason and database and database.exists() and not os.access(database, os.W_OK):
         reason = f"{database} may not be written"
     if reason:
         raise FileError(
