@@ -60,8 +60,8 @@ def test_two_at_once_both_succeed(project: Path) -> None:
 def test_the_second_waits_and_says_so(project: Path) -> None:
     with alone(Path(".dvc/tmp/probmetric")):
         second = asked("quick")
-        said = next(line for line in second.stdout or () if "another process prepares data" in line)
-        assert "waiting for it" in said
+        sentence = next(line for line in second.stdout or () if "another process prepares data" in line)
+        assert "waiting for it" in sentence
         time.sleep(1)
         assert second.poll() is None
         assert not (project / "quick").exists()

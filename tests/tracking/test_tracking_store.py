@@ -385,11 +385,11 @@ def test_a_store_that_cannot_be_is_refused_before_anything_runs(tmp_path, monkey
         check_place(store, artifacts)
     tracking = {"store": store, "artifacts": artifacts}
     monkeypatch.chdir(Path(__file__).parents[2])
-    asked = []
-    monkeypatch.setattr("probmetric.planning.workflow.check_place", lambda *place: asked.append(place))
+    places = []
+    monkeypatch.setattr("probmetric.planning.workflow.check_place", lambda *place: places.append(place))
     plan = WorkflowPlan.from_config(read_yaml("params.yaml") | {"experiments": ["smoke"], "tracking": tracking})
     plan.check_machine()
-    assert asked == [(store, artifacts)]
+    assert places == [(store, artifacts)]
     assert sorted(tmp_path.rglob("*")) == before
 
 

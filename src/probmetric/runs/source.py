@@ -272,8 +272,8 @@ def _named_files(path: Path) -> list[Path]:
 
 @functools.cache
 def _facts(path: Path) -> _Facts:
-    digest, imports, *others = _kept(path, _read)
-    return _Facts(digest, [_Import(*each) for each in imports], *others)
+    facts = _Facts(*_kept(path, _read))
+    return facts._replace(imports=[_Import(*each) for each in facts.imports])
 
 
 @functools.cache

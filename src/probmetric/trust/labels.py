@@ -88,8 +88,8 @@ def contradictory_copies(embeddings: Any, labels: Any) -> Ints:
     pairs = [np.empty((0, 2), dtype=np.int64)]
     for row, picture in enumerate(pictures.tolist()):
         group = groups[picture]
-        others = group[(group > row) & (codes[group] != codes[row])]
-        pairs.append(np.column_stack([np.full(len(others), row), others]))
+        against = group[(group > row) & (codes[group] != codes[row])]
+        pairs.append(np.column_stack([np.full(len(against), row), against]))
     return np.concatenate(pairs)
 
 
