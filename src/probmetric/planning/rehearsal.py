@@ -1,7 +1,7 @@
 """What a training would refuse before its first step, found before any job: the job's own first lines are run.
 
-Data, network, loss, optimiser and trainer are made as the job makes them, on the CPU. Where the data are not prepared
-yet, images that fit every sampler stand in for them, and only the network is judged.
+Data, network, loss, optimiser and trainer are made as the job makes them, on the CPU. Where the sampler takes any data,
+or they are not prepared yet, images that fit every sampler stand in for them, and only the network is judged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from probmetric.training.data import TrainingImages
 
 SIDE = 32  # of the images that stand in, where no view says
-# What decides, besides backbone, view, weights and (where episodes or pairs are drawn) data, if a training can begin.
+PARTICULAR = ("episodic", "pairs")  # samplers for which images may be too few
+# What decides, besides backbone, view, weights and (for these samplers) data, whether a training can begin.
 DECIDING = {
     *("sampler", "batch_size", "images_per_class", "selection", "selection_metric", "augment"),
     *("batch_norm", "freeze", "train_from", "lora", "layer_decay", "gradient_cache"),
@@ -34,7 +35,7 @@ def kind_of(settings: EncoderSettings) -> str:
     headless = not models.REGISTRY.holds(backbone.name, "has_head", backbone.options)
     weights = settings.pretrained and backbone.name != "timm"  # of timm's networks `models._weights` says it faster
     changed = training.lora or training.layer_decay is not None or training.gradient_cache
-    drawn = training.sampler in ("episodic", "pairs")
+    drawn = training.sampler in PARTICULAR
     if not (weights or training.train_from or (learns and (changed or drawn or headless))):
         return ""
     include: Any = dict.fromkeys(("backbone", "view", "pretrained", *(("dataset", "noise") if drawn else ())), True)
@@ -64,12 +65,13 @@ def refusal(settings: EncoderSettings, *, data: bool, weights: bool) -> str:
     if not weights or settings.backbone.name == "timm":
         settings = settings.model_copy(update={"pretrained": None})
     try:
-        images = (_images(settings) if data else None) or _blank(settings)
+        opened = _images(settings) if data and settings.training.sampler in PARTICULAR else None
+        images = opened or _blank(settings)
         with torch.random.fork_rng(devices=[]):
-            seen = TrainingData(images, settings.training, seed=settings.seed, device=torch.device("cpu"))
-            encoder, loss, _ = assemble(settings, seen.sizes)
+            trained_on = TrainingData(images, settings.training, seed=settings.seed, device=torch.device("cpu"))
+            encoder, loss, _ = assemble(settings, trained_on.sizes)
             if loss is not None and settings.training.epochs > 0:
-                Trainer(encoder, loss, seen, Conduct(Checkpoints("state"), ""))
+                Trainer(encoder, loss, trained_on, Conduct(Checkpoints("state"), ""))
     except (ProbMetricError, ValueError) as error:
         return str(error)
     return ""

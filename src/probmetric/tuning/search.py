@@ -285,8 +285,8 @@ def _snakemake(options: Sequence[str], *chosen: str) -> int:
     """Start Snakemake with the user's options and what is `chosen`; of several `--config` it would read the last."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config", "-C", nargs="*", action="extend", default=[])
-    said, others = parser.parse_known_args(options)
-    return call(["snakemake", "--keep-going", *others, "--config", *said.config, *chosen])
+    of_user, further = parser.parse_known_args(options)
+    return call(["snakemake", "--keep-going", *further, "--config", *of_user.config, *chosen])
 
 
 def _logs_of(names: Sequence[str]) -> dict[str, int]:
