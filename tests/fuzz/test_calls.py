@@ -159,6 +159,7 @@ METRICS = {
     ),
     "seeds_needed": (metrics.seeds_needed, lambda g: {"effect_size": float(g.normal()), "most": 30}),
     "selective_metrics": (metrics.selective_metrics, two("uncertainty", "correct", "answers")),
+    "sign_flip_test": (metrics.sign_flip_test, lambda g: {"differences": g.normal(size=(3, 6))}),
     "sparsification": (metrics.sparsification, two("uncertainty", "correct", "answers")),
     "spearman": (metrics.spearman, two("first", "second")),
     "structure_metrics": (metrics.structure_metrics, labelled),

@@ -1,3 +1,4 @@
+import itertools
 import math
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from probmetric.metrics import (
     roc_curve,
     seeds_needed,
     selective_metrics,
+    sign_flip_test,
     sparsification,
     spearman,
 )
@@ -258,6 +260,47 @@ def test_holm_by_definition(p_values):
 
 def test_holm_leaves_missing_tests_out():
     np.testing.assert_allclose(holm([0.02, np.nan, 0.03]), [0.04, np.nan, 0.04])
+
+
+@settings(max_examples=50, deadline=None)
+@given(hnp.arrays(np.float64, st.tuples(st.integers(1, 4), st.integers(1, 6)), elements=coarse))
+def test_a_sign_flip_test_by_its_definition(differences):
+    def largest(signs):
+        means = [
+            sum(s * d for s, d in zip(signs, row, strict=True)) / math.sqrt(sum(d * d for d in row))
+            if any(row)
+            else 0.0
+            for row in differences
+        ]
+        return max(means), means
+
+    flips = [largest(signs)[0] for signs in itertools.product([1, -1], repeat=differences.shape[1])]
+    seen = largest([1] * differences.shape[1])[1]
+    expected = [np.mean([flip >= mean - 1e-12 for flip in flips]) for mean in seen]
+    np.testing.assert_allclose(sign_flip_test(differences), expected)
+
+
+@pytest.mark.parametrize(("units", "methods", "shared"), [(8, 1, 0.0), (8, 5, 0.9), (30, 1, 0.0), (30, 20, 0.0)])
+def test_methods_that_are_no_better_seldom_pass_a_sign_flip_test(units, methods, shared):
+    """Whether they differ by themselves or mostly together; copies of one cost nothing."""
+    generator, passed = np.random.default_rng(0), 0
+    for _ in range(400):
+        together, each = generator.normal(size=units), generator.normal(size=(methods, units))
+        differences = shared**0.5 * together + (1 - shared) ** 0.5 * each
+        p_values = sign_flip_test(differences)
+        passed += p_values.min() <= 0.1
+        assert sign_flip_test(np.repeat(differences, 2, axis=0))[::2] == pytest.approx(p_values, abs=1e-12)
+    assert 0.04 <= passed / 400 <= 0.1 + 3.1 * math.sqrt(0.1 * 0.9 / 400)
+
+
+def test_a_sign_flip_test_finds_what_is_better():
+    generator = np.random.default_rng(0)
+    better = generator.normal(0.5, 0.5, size=30)
+    p_values = sign_flip_test([better, generator.normal(size=30), -better])
+    assert p_values[0] == 1 / 4096
+    assert p_values[2] == 1
+    with pytest.raises(ValueError, match=r"^differences has shape \(3,\); expected \(K, U\)"):
+        sign_flip_test([0.1, 0.2, 0.3])
 
 
 @pytest.mark.parametrize("level", [0.05, 0.005])

@@ -280,7 +280,7 @@ def test_frozen_features_are_recommended_unless_something_is_better_for_certain(
     assert f"Deploy: probmetric export shop/shop-{best}/seed0 shop-model" in said
     refit = "snakemake --config experiments=[] 'runs=[shop/shop-lda+training.selection=refit/seed0]'"
     assert (refit in said) == (best == "lda")
-    assert ("Frozen features are the best you have" in said) == (best == "frozen")
+    assert ("Frozen features are the safe choice" in said) == (best == "frozen")
     printed = re.findall(r"```text\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)[1]
     assert (re.sub(r"^\S+", f"shop-{best}", printed) in said) == (best == "lda")
 

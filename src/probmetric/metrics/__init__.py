@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         mean_interval,
         paired_test,
         seeds_needed,
+        sign_flip_test,
         unit_variance,
     )
     from probmetric.metrics.structure import proxy_transport, structure_metrics
@@ -86,6 +87,7 @@ __all__ = [
     "scaled_probabilities",
     "seeds_needed",
     "selective_metrics",
+    "sign_flip_test",
     "sparsification",
     "spearman",
     "structure_metrics",

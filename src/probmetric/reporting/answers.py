@@ -292,8 +292,8 @@ def _step(context: ReportContext, answer: Answer, baseline: str | None) -> str:
         if not answer.validation_classes:
             return "Frozen features are the best you have: no step beyond them paid."
         return (
-            f"Frozen features are the best you have: in {answer.validation_classes} validation classes no step beyond "
-            "them is better for certain."
+            f"Frozen features are the safe choice: in {answer.validation_classes} validation classes no step beyond "
+            "them is clearly better."
         )
     gain = gain_over(measured[answer.method], measured[baseline], by_split=context.by_split(answer.data))
     if gain is None:
