@@ -23,12 +23,12 @@ from tqdm import tqdm
 from probmetric.reporting.recommended import LEVEL, clearly_better
 from probmetric.retrieval.measures import retrieval_per_query
 from probmetric.runs.folder import RunFolder
-from probmetric.training.head_init import initialise_head
+from probmetric.training.head_init import HeadInit, initialise_head
 
 CLASSES, IMAGES, TESTED = (10, 15, 20, 30, 40), (5, 8, 12, 20, 40), 60
 VALIDATES = 0.3
 LEVELS = (0.05, LEVEL, 0.2)
-MAPS = ("whitening", "lda")
+MAPS: tuple[HeadInit, ...] = ("whitening", "lda")
 
 
 def main() -> None:
@@ -71,10 +71,10 @@ def one(features: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> d
         for part in np.split(drawn, [validates, classes])
     )
     by_class, recall = {}, {}
-    for kind in ("frozen", *MAPS):
-        shown = mapped(kind, features, train, labels)
-        by_class[kind] = of_classes(shown[val], labels[val])
-        recall[kind] = of_classes(shown[test], labels[test])[:, 1].mean()
+    shown = {"frozen": features} | {kind: mapped(kind, features, train, labels) for kind in MAPS}
+    for kind, rows in shown.items():
+        by_class[kind] = of_classes(rows[val], labels[val])
+        recall[kind] = of_classes(rows[test], labels[test])[:, 1].mean()
     return {
         "by_class": by_class,
         "best": max(by_class, key=lambda kind: by_class[kind][:, 0].mean()),
@@ -82,10 +82,8 @@ def one(features: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> d
     }
 
 
-def mapped(kind: str, features: np.ndarray, train: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def mapped(kind: HeadInit, features: np.ndarray, train: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return the features (N, D) after the map that is fitted to the rows `train`."""
-    if kind == "frozen":
-        return features
     head = nn.Linear(features.shape[1], features.shape[1])
     numbers = np.unique(labels[train], return_inverse=True)[1]
     initialise_head(head, torch.from_numpy(features[train]), torch.from_numpy(numbers), kind)
