@@ -20,13 +20,14 @@ from _machine import hardware, keep, parser
 from torch import nn
 from tqdm import tqdm
 
+from probmetric.planning.own_data import FEW_VALIDATING
 from probmetric.reporting.recommended import LEVEL, clearly_better
 from probmetric.retrieval.measures import retrieval_per_query
 from probmetric.runs.folder import RunFolder
 from probmetric.training.head_init import HeadInit, initialise_head
 
 CLASSES, IMAGES, TESTED = (10, 15, 20, 30, 40), (5, 8, 12, 20, 40), 60
-VALIDATES = 0.3
+VALIDATES = 0.3, 0.5  # as `init`: the second share where the first leaves fewer than `FEW_VALIDATING` classes
 LEVELS = (0.05, LEVEL, 0.2)
 MAPS: tuple[HeadInit, ...] = ("whitening", "lda")
 
@@ -65,7 +66,8 @@ def one(features: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> d
     classes, images = int(rng.choice(CLASSES)), int(rng.choice(IMAGES))
     names, counts = np.unique(labels, return_counts=True)
     drawn = rng.permutation(names[counts >= min(images, 5)])[: classes + TESTED]
-    validates = max(2, round(VALIDATES * classes))
+    usual, larger = (round(share * classes) for share in VALIDATES)
+    validates = usual if usual >= FEW_VALIDATING else larger
     val, train, test = (
         np.concatenate([rng.permutation(np.flatnonzero(labels == name))[:images] for name in part])
         for part in np.split(drawn, [validates, classes])

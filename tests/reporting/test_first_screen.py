@@ -322,7 +322,7 @@ def test_the_page_names_what_validation_recommends_whatever_the_test_images_say(
     contents = contents_of(context)
     assert contents.recommended["birds"].method == named
     (answer,) = answers(contents.table, contents.recommended)
-    assert (answer.method, answer.validation_classes) == (named, 12)
+    assert (answer.method, answer.chosen_by) == (named, "12 validation classes")
     leads = (named == "tuned") == (recall > 0.8)
     assert answer.margin.endswith(
         "frozen." if leads and named == "tuned" else "these had no say." if not leads else "tuned."
@@ -372,10 +372,10 @@ def test_runs_whose_embeddings_were_not_kept_have_a_page_that_says_so(tmp_path):
     assert 'id="questions"' not in page
 
 
-def candidate(method, by_class):
+def candidate(method, values):
     """A method with these MAP@R and recall@1 (C, 2) of the validation classes."""
     made = Candidate(method, (), method == "frozen")
-    vars(made)["by_class"] = by_class  # in place of reading runs
+    vars(made)["values"] = values  # in place of reading runs
     return made
 
 

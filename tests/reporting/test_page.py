@@ -234,7 +234,7 @@ def test_a_floor_that_is_best_is_called_one(workspace):
 def test_a_floor_that_validation_chose_is_no_proof_that_training_is_worth_nothing(workspace):
     runs = [run for run in workspace.runs if run.startswith("glyphs/")]
     context = gathered(workspace.context(runs=runs, figures=()))
-    chosen = SimpleNamespace(method="raw_pixels", by_class=[0.5] * 12)
+    chosen = SimpleNamespace(method="raw_pixels", evidence="12 validation classes")
     (answer,) = answers(result_table(context), {"glyphs": chosen})
     assert (answer.method, answer.floor) == ("raw_pixels", False)
     assert "which is best on the test images" in answer.margin

@@ -52,9 +52,9 @@ TABLES, VECTORS = (".csv", ".tsv"), (".npy", ".npz", ".safetensors")
 MANY_CLASSES = 20
 MOST_OPENED = 10_000  # images whose first and last bytes are looked at: some seconds
 MOST_TESTED = 10_000  # vectors that evaluation compares with each other by default: its time grows with the square
-LARGER_VAL = (0.3, 0.5)  # shares tried where the usual one leaves too little to choose by
+LARGER_VAL = {0.3: (10, 50), 0.5: (5, 2)}  # shares tried where fewer classes, or images of known classes, validate
 NAME = re.compile("[a-z][a-z0-9_-]*")  # what rules of the workflow take for a dataset and for an experiment
-MANY_VALIDATING, FEW_VALIDATING = 10, 5  # classes held out
+FEW_VALIDATING = 5  # classes held out
 
 
 @dataclass(frozen=True)
@@ -280,19 +280,21 @@ def _read(place: Path, source: str, split: str, options: dict[str, Any]) -> tupl
     better = _suited(table, source, chosen, fixed=bool(split))
     if better != chosen:
         table = _listed(place, source, better)
-    for fraction in LARGER_VAL if not _can_choose(table) and "val_fraction" not in better else ():
+    for fraction, enough in LARGER_VAL.items() if "val_fraction" not in better else ():
+        if _can_choose(table, *enough):
+            break
         tried = better | {"val_fraction": fraction}
         larger = _listed(place, source, tried)
         changed = _count(larger, "val") > _count(table, "val")
         if changed and max(_sizes(larger, "val")) > 1 < min(_sizes(larger, "train")):
-            return larger, tried
+            table, better = larger, tried
     return table, better
 
 
-def _can_choose(table: Table) -> bool:
-    """Say whether retrieval among the validation images can choose between methods."""
+def _can_choose(table: Table, classes: int, images: int) -> bool:
+    """Say whether the validation images can choose between methods: so many classes, or images of known classes."""
     sizes = _sizes(table, "val")
-    return max(sizes) > 1 and (table.protocol == "closed_set" or len(sizes) >= MANY_VALIDATING)
+    return max(sizes) > 1 and (sum(sizes) >= images if table.protocol == "closed_set" else len(sizes) >= classes)
 
 
 def _sizes(table: Table, split: str) -> list[int]:

@@ -125,7 +125,7 @@ class Answer:
     """Which method is best on one dataset, in sentences.
 
     `mean` is its first metric, `value` the same in words. `floor` says that it learns nothing, and nor does the best on
-    the test images. `validation_classes` is how many classes chose it, 0 where its test images did.
+    the test images. `chosen_by` is what of the validation images chose it, empty where the test images did.
     """
 
     data: str
@@ -137,7 +137,7 @@ class Answer:
     margin: str
     significance: str = ""
     floor: bool = False
-    validation_classes: int = 0
+    chosen_by: str = ""
     mean: float = math.nan
 
 
@@ -179,7 +179,7 @@ def _answer(title: str, methods: Sequence[Any], recommended: Candidate | None) -
         margin=f"{abs(named.mean - other.mean):.{named.digits}f} {ahead} {other.label}{margin}.",
         significance=significance,
         floor=is_floor(named.method) and is_floor(leader.method),
-        validation_classes=len(recommended.by_class) if recommended and validated else 0,
+        chosen_by=recommended.evidence if recommended and validated else "",
     )
 
 
@@ -289,12 +289,9 @@ def _step(context: ReportContext, answer: Answer, baseline: str | None) -> str:
     if baseline not in measured or len(measured) < 2:
         return ""
     if answer.method == baseline:
-        if not answer.validation_classes:
+        if not answer.chosen_by:
             return "Frozen features are the best you have: no step beyond them paid."
-        return (
-            f"Frozen features are the safe choice: in {answer.validation_classes} validation classes no step beyond "
-            "them is clearly better."
-        )
+        return f"Frozen features are the safe choice: in {answer.chosen_by} no step beyond them is clearly better."
     gain = gain_over(measured[answer.method], measured[baseline], by_split=context.by_split(answer.data))
     if gain is None:
         return f"{answer.best} and frozen features were not run on the same splits of the classes."
@@ -305,7 +302,7 @@ def _step(context: ReportContext, answer: Answer, baseline: str | None) -> str:
     worth = low > 0 if direction(context.metrics[0]) == "higher" else high < 0
     over = " over the test data, for this one training" if gain.once else ""
     verdict = "This step paid." if worth else "That it paid is not shown; frozen features may be the best you have."
-    luck = "" if answer.validation_classes else " The test images chose it too, which flatters the interval."
+    luck = "" if answer.chosen_by else " The test images chose it too, which flatters the interval."
     return f"{text}, 95 % interval {low:+.3f} to {high:+.3f}{over}. {verdict}{luck}"
 
 

@@ -1,8 +1,9 @@
 """Which method to deploy: chosen on the validation images alone.
 
-Frozen features are the answer unless a method is clearly better: in MAP@R by a sign-flip test over the classes,
-corrected for all methods, at 0.1, and recall@1 is not lower. Of several such methods the best mean MAP@R counts. Images
-that are alone in their class ask nothing. `benchmarks/recommended.py` says what that gains, and how often it loses.
+Frozen features are the answer unless a method is clearly better: in MAP@R by a sign-flip test over the classes (images,
+where test classes are training classes), corrected for all methods, at 0.1, and recall@1 is not lower. Of several such
+methods the best mean MAP@R counts. Images that are alone in their class ask nothing. `benchmarks/recommended.py` says
+what that gains, and how often it loses.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from probmetric.config import ConfigError
 from probmetric.metrics.arrays import Doubles
 from probmetric.metrics.statistics import sign_flip_test
 from probmetric.reporting.experiment import ReportContext
+from probmetric.reporting.results import unit_of
 from probmetric.reporting.settings import frozen_baselines
 from probmetric.retrieval.measures import retrieval_per_query
 from probmetric.retrieval.votes import with_partner
@@ -42,25 +44,37 @@ class Candidate:
     frozen: bool
 
     @functools.cached_property
-    def by_class(self) -> Doubles:
-        """Return MAP@R and recall@1 of each validation class (C, 2), means over images and seeds, split by split."""
+    def by_image(self) -> bool:
+        """Whether images are judged, not classes."""
+        return any(unit_of(run.curves) == "image" for run in self.runs)
+
+    @functools.cached_property
+    def values(self) -> Doubles:
+        """Return MAP@R and recall@1 of each validation class or image (U, 2), means over seeds, split by split."""
         splits: dict[str, list[Doubles]] = defaultdict(list)
         for run in self.runs:
-            splits[run.key.data].append(_by_class(run))
+            splits[run.key.data].append(_values(run, by_image=self.by_image))
         return np.concatenate([np.mean(values, axis=0) for _, values in sorted(splits.items())])
 
     @property
     def means(self) -> tuple[float, float]:
-        """Return MAP@R and recall@1, each the mean over the validation classes."""
-        precision, recall = self.by_class.mean(axis=0)
+        """Return MAP@R and recall@1, each the mean over the validation classes or images."""
+        precision, recall = self.values.mean(axis=0)
         return float(precision), float(recall)
 
+    @property
+    def evidence(self) -> str:
+        """Return what judges: "12 validation classes"."""
+        return f"{len(self.values)} validation {'images' if self.by_image else 'classes'}"
 
-def _by_class(run: RunFolder) -> Doubles:
+
+def _values(run: RunFolder, *, by_image: bool) -> Doubles:
     split = run.embeddings("val")
     values = retrieval_per_query(split["mean"], split["label"], ks=(1,), normalize=True)
     answered = values["positives"] > 0
     both, labels = np.stack([values["map_at_r"], values["recall_at_1"]], axis=1)[answered], split["label"][answered]
+    if by_image:
+        return both
     return np.stack([both[labels == label].mean(axis=0) for label in np.unique(labels)])
 
 
@@ -70,13 +84,13 @@ def best(candidates: list[Candidate]) -> Candidate:
     if baseline is None:
         return max(candidates, key=lambda each: each.means)
     others = [each for each in candidates if each is not baseline]
-    better = clearly_better([each.by_class for each in others], baseline.by_class)
+    better = clearly_better([each.values for each in others], baseline.values)
     preferred = [each for each, is_so in zip(others, better, strict=True) if is_so]
     return max(preferred, key=lambda each: each.means, default=baseline)
 
 
 def clearly_better(methods: Sequence[Doubles], frozen: Doubles, level: float = LEVEL) -> list[bool]:
-    """Say of each method whether it is to be preferred to frozen features, by MAP@R and recall@1 of classes (C, 2)."""
+    """Say of each method whether it is to be preferred to frozen features, by MAP@R and recall@1 of units (U, 2)."""
     if not methods:
         return []
     gains = np.stack([each - frozen for each in methods])
@@ -139,8 +153,8 @@ def _lines(data: str, methods: list[Candidate]) -> list[str]:
         lines.append(f"{each.method:<{width}}  {precision:>17.4f}  {recall:>8.4f}{mark}")
     if chosen.frozen:
         lines.append(
-            f"Frozen features are the safe choice: in {len(chosen.by_class)} validation classes nothing that was "
-            "fitted or trained is clearly better."
+            f"Frozen features are the safe choice: in {chosen.evidence} nothing that was fitted or trained is clearly "
+            "better."
         )
     elif any(each.frozen for each in methods):
         lines.append(f"{chosen.method} is better than frozen features in validation; the test images had no say.")

@@ -28,7 +28,7 @@ import pandas as pd
 
 from probmetric.io import FileError, atomic_path, check_readable, present
 from probmetric.metrics.statistics import Sample
-from probmetric.metrics.units import ERRORS, PREFIX, VALUE, expanded
+from probmetric.metrics.units import ERRORS, PREFIX, VALUE, Curves, expanded
 from probmetric.runs.folder import RunFolder, finished_runs, late_gain
 from probmetric.runs.names import RunKey, legal_name, without_split
 
@@ -88,7 +88,7 @@ def _rows(run: RunFolder) -> Iterable[dict[str, Any]]:
     names = (key.run, key.group, key.class_split, *parts, run.fidelity)
     gain = late_gain(run.history)
     values = {**run.metrics, **run.times} | ({} if gain is None else {"training/late_gain": gain})
-    unit = next((_unit_of(curve) for name, curve in curves.items() if name.startswith(PREFIX)), "image")
+    unit = unit_of(curves) or "image"
     for metric, value in sorted(values.items()):
         kept = curves.get(f"{PREFIX}{metric}")
         error, count = _unit_error(curves.get(ERRORS, {}), metric, values)
@@ -104,8 +104,10 @@ def _rows(run: RunFolder) -> Iterable[dict[str, Any]]:
         }
 
 
-def _unit_of(curve: Mapping[str, Sequence[float]]) -> str:
-    return next(name for name in curve if name != VALUE)
+def unit_of(curves: Curves) -> str:
+    """Return what the units are called whose contributions the curves of a run keep: class, image, walk; "": none."""
+    kept = (curve for name, curve in curves.items() if name.startswith(PREFIX))
+    return next((name for curve in kept for name in curve if name != VALUE), "")
 
 
 def _unit_error(
