@@ -63,10 +63,11 @@ def test_other_times_of_the_same_photos_run_nothing(project):
 def test_an_option_has_the_data_prepared_again_and_what_came_from_it_made_again(project):
     params = project.folder / "params.yaml"
     before = params.read_text()
-    params.write_text(before.replace("raw: photos, split: by_image", "raw: photos, split: by_image, val_fraction: 0.3"))
+    assert "val_fraction: 0.3" in before
+    params.write_text(before.replace("val_fraction: 0.3", "val_fraction: 0.2"))
     assert of_the_run(project.planned()) == FROM_DATA
     said = project.command("probmetric", "status", "shop").stdout
-    assert "dataset shop: val_fraction 0.15 -> 0.3" in said
+    assert "dataset shop: val_fraction 0.3 -> 0.2" in said
     params.write_text(before.replace("split: by_image", "split: by_image, test_fraction: 0.5"))  # its default
     assert project.planned() == {}
     params.write_text(before)
