@@ -104,7 +104,7 @@ def gain(measured: dict, level: float) -> float:
     """Return the recall@1 that the rule gains over frozen features at a level of its test."""
     by_class = measured["by_class"]
     better = clearly_better([by_class[kind] for kind in MAPS], by_class["frozen"], level)
-    preferred = [kind for kind, is_so in zip(MAPS, better, strict=True) if is_so]
+    preferred = [kind for kind, clearly in zip(MAPS, better, strict=True) if clearly]
     return measured["tested"][max(preferred, key=lambda kind: by_class[kind][:, 0].mean(), default="frozen")]
 
 

@@ -85,7 +85,7 @@ def best(candidates: list[Candidate]) -> Candidate:
         return max(candidates, key=lambda each: each.means)
     others = [each for each in candidates if each is not baseline]
     better = clearly_better([each.values for each in others], baseline.values)
-    preferred = [each for each, is_so in zip(others, better, strict=True) if is_so]
+    preferred = [each for each, clearly in zip(others, better, strict=True) if clearly]
     return max(preferred, key=lambda each: each.means, default=baseline)
 
 
