@@ -374,9 +374,7 @@ def test_runs_whose_embeddings_were_not_kept_have_a_page_that_says_so(tmp_path):
 
 def candidate(method, values):
     """A method with these MAP@R and recall@1 (C, 2) of the validation classes."""
-    made = Candidate(method, (), method == "frozen")
-    vars(made)["values"] = values  # in place of reading runs
-    return made
+    return Candidate(method, values, method == "frozen")
 
 
 def test_twenty_methods_that_are_no_better_are_seldom_recommended():

@@ -244,7 +244,7 @@ def sign_flip_test(differences: Any) -> Doubles:
     root mean square of its differences, is as large as that of the method (Westfall and Young 1993, section 2.3). So
     methods that differ little from each other cost little, copies of one nothing.
 
-    All flips count for up to 12 units, else none and `FLIPS` drawn by one seed. No p-value is below 1 / 2^U.
+    Up to 12 units, all flips count: no p-value is below 1 / 2^U. Beyond, `FLIPS` drawn by one seed stand for all.
 
     Args:
         differences: method - baseline (K, U) of U units, such as classes.

@@ -8,10 +8,10 @@ what that gains, and how often it loses.
 
 from __future__ import annotations
 
-import functools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -35,26 +35,17 @@ class Candidate:
 
     Attributes:
         method: its name, with its overrides.
-        runs: its finished runs, of several seeds and splits of the classes.
+        values: MAP@R and recall@1 of each validation class or image (U, 2), means over seeds, split by split.
         frozen: whether nothing was trained or fitted.
+        by_image: whether images are judged, not classes.
+        runs: its finished runs, of several seeds and splits of the classes.
     """
 
     method: str
-    runs: tuple[RunFolder, ...]
+    values: Doubles
     frozen: bool
-
-    @functools.cached_property
-    def by_image(self) -> bool:
-        """Whether images are judged, not classes."""
-        return any(unit_of(run.curves) == "image" for run in self.runs)
-
-    @functools.cached_property
-    def values(self) -> Doubles:
-        """Return MAP@R and recall@1 of each validation class or image (U, 2), means over seeds, split by split."""
-        splits: dict[str, list[Doubles]] = defaultdict(list)
-        for run in self.runs:
-            splits[run.key.data].append(_values(run, by_image=self.by_image))
-        return np.concatenate([np.mean(values, axis=0) for _, values in sorted(splits.items())])
+    by_image: bool = False
+    runs: tuple[RunFolder, ...] = ()
 
     @property
     def means(self) -> tuple[float, float]:
@@ -68,34 +59,27 @@ class Candidate:
         return f"{len(self.values)} validation {'images' if self.by_image else 'classes'}"
 
 
-def _values(run: RunFolder, *, by_image: bool) -> Doubles:
-    split = run.embeddings("val")
-    values = retrieval_per_query(split["mean"], split["label"], ks=(1,), normalize=True)
-    answered = values["positives"] > 0
-    both, labels = np.stack([values["map_at_r"], values["recall_at_1"]], axis=1)[answered], split["label"][answered]
-    if by_image:
-        return both
-    return np.stack([both[labels == label].mean(axis=0) for label in np.unique(labels)])
-
-
-def best(candidates: list[Candidate]) -> Candidate:
-    """Return the candidate to deploy: the best of those that beat the frozen features, or these."""
+def best(candidates: list[Candidate], level: float = LEVEL) -> Candidate:
+    """Return the candidate to deploy: the best of those that beat the frozen features at this level, or these."""
     baseline = next((each for each in candidates if each.frozen), None)
     if baseline is None:
         return max(candidates, key=lambda each: each.means)
     others = [each for each in candidates if each is not baseline]
-    better = clearly_better([each.values for each in others], baseline.values)
-    preferred = [each for each, clearly in zip(others, better, strict=True) if clearly]
-    return max(preferred, key=lambda each: each.means, default=baseline)
+    if not others:
+        return baseline
+    p_values = sign_flip_test([each.values[:, 0] - baseline.values[:, 0] for each in others])
+    better = [
+        each for each, p in zip(others, p_values, strict=True) if p <= level and each.means[1] >= baseline.means[1]
+    ]
+    return max(better, key=lambda each: each.means, default=baseline)
 
 
-def clearly_better(methods: Sequence[Doubles], frozen: Doubles, level: float = LEVEL) -> list[bool]:
-    """Say of each method whether it is to be preferred to frozen features, by MAP@R and recall@1 of units (U, 2)."""
-    if not methods:
-        return []
-    gains = np.stack([each - frozen for each in methods])
-    lucky = sign_flip_test(gains[:, :, 0])
-    return [bool(p <= level and gain >= 0) for p, gain in zip(lucky, gains[:, :, 1].mean(axis=1), strict=True)]
+def of_units(vectors: Any, labels: Any, *, by_image: bool = False) -> Doubles:
+    """Return MAP@R and recall@1 of each class, or image (U, 2), of images (N, M) that are asked among each other."""
+    values = retrieval_per_query(vectors, labels, ks=(1,), normalize=True)
+    answered = values["positives"] > 0
+    both, asking = np.stack([values["map_at_r"], values["recall_at_1"]], axis=1)[answered], labels[answered]
+    return both if by_image else np.stack([both[asking == label].mean(axis=0) for label in np.unique(asking)])
 
 
 def recommended(context: ReportContext) -> dict[str, Candidate]:
@@ -115,12 +99,22 @@ def candidates(context: ReportContext) -> dict[str, list[Candidate]]:
         judged = {variant: tuple(filter(_validates, runs)) for variant, runs in methods.items()}
         splits = {variant: {run.key.data for run in runs} for variant, runs in judged.items()}
         every = set().union(*splits.values())
+        by_image = any(unit_of(run.curves) == "image" for runs in judged.values() for run in runs)
         judged_of[data] = [
-            Candidate(variant, runs, variant == frozen.get(data))
+            Candidate(variant, _values(runs, by_image=by_image), variant == frozen.get(data), by_image, runs)
             for variant, runs in judged.items()
             if runs and splits[variant] == every
         ]
     return {data: methods for data, methods in judged_of.items() if methods}
+
+
+def _values(runs: Iterable[RunFolder], *, by_image: bool) -> Doubles:
+    """Return what `Candidate.values` holds."""
+    splits: dict[str, list[Doubles]] = defaultdict(list)
+    for run in runs:
+        val = run.embeddings("val")
+        splits[run.key.data].append(of_units(val["mean"], val["label"], by_image=by_image))
+    return np.concatenate([np.mean(values, axis=0) for _, values in sorted(splits.items())])
 
 
 def _validates(run: RunFolder) -> bool:
