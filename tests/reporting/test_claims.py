@@ -18,6 +18,7 @@ from probmetric.config import ConfigError
 from probmetric.io import FileError, write_json, write_yaml
 from probmetric.reporting import claims
 from probmetric.reporting.claims import board as layout
+from probmetric.reporting.claims.preconditions import tuned_elsewhere
 from probmetric.reporting.claims.testing import evaluate_claims
 from probmetric.reporting.comparison import usual
 from probmetric.reporting.page import render
@@ -320,13 +321,17 @@ UNPREPARED = "the prepared data are not here, so it is unknown whether test clas
 @pytest.mark.parametrize(
     ("needs", "changed", "reason"),
     [
-        (["converged"], {"longer": 0.02}, "a had not converged: 0.020 better after 12 instead of 6 epochs"),
+        (
+            ["converged"],
+            {"longer": 0.02},
+            "{} had not converged: 0.020 better after 12 instead of 6 epochs, 4 shared seeds",
+        ),
         (
             ["converged"],
             {"longer": None},
-            "a was not trained for twice or half as long, so nobody knows whether it had converged",
+            "{} was not trained for twice or half as long, so nobody knows whether it had converged",
         ),
-        (["converged"], {"val": [0.1, 0.4, 0.5, 0.5, 0.5, 0.2]}, "the training of a fell apart or overfitted"),
+        (["converged"], {"val": [0.1, 0.4, 0.5, 0.5, 0.5, 0.2]}, "the training of {} fell apart or overfitted"),
         (["tuned_or_published"], {"budgets": {}}, "settings neither tuned nor published"),
         (["tuned_or_published"], {"budgets": {"a": 20, "b": 5}}, "tuned with unequal budgets"),
         (["resnet50"], {"backbone": {"name": "compact"}}, "the backbone is compact, not a ResNet-50"),
@@ -343,11 +348,13 @@ UNPREPARED = "the prepared data are not here, so it is unknown whether test clas
         (["noise_as_published"], {"data": "digits+noise0.4"}, "not 20 % of the labels replaced at random"),
         (["noise_as_published"], {"data": "digits"}, "not 20 % of the labels replaced at random"),
         (["few_samples"], {"samples": 10}, "a draws 10 samples"),
+        (["same_hardware"], {"gpus": ["H200", "A100"]}, "the runs were timed on different machines"),
     ],
 )
 def test_outside_its_preconditions_a_claim_is_not_testable(tmp_path, needs, changed, reason):
     given = {"val": [0.1, 0.4, 0.5, 0.5, 0.5, 0.5], "longer": 0.005, "budgets": {"a": 20, "b": 20}, "data": "digits"}
     given |= {"backbone": {"name": "timm", "options": {"tag": "resnet50.tv_in1k"}}, "samples": 5}
+    given |= {"gpus": ["H200"]}
     given |= {"protocol": "open_set" if "open_set" in needs else "closed_set"}
     given |= {"data": "digits+noise0.2"} if "noise_as_published" in needs else {}
     for name, found in (("unmet", given | changed), ("met", given)):
@@ -365,14 +372,17 @@ def test_outside_its_preconditions_a_claim_is_not_testable(tmp_path, needs, chan
             folder = context.results / key.run
             folder.joinpath("history.csv").write_text(history)
             settings = {"backbone": found["backbone"], "loss": {"options": {"samples": found["samples"]}}}
-            write_yaml(folder / "run.yaml", {"run": key.run, "fidelity": "corrected", "settings": settings})
+            record = {"run": key.run, "fidelity": "corrected", "settings": settings}
+            record["hardware"] = {"gpu": found["gpus"][key.seed % len(found["gpus"])]}
+            write_yaml(folder / "run.yaml", record)
         if found["protocol"]:
             write_json(context.prepared / data / "summary.json", {"protocol": found["protocol"], "splits": {}})
         context = dataclasses.replace(context, budgets=found["budgets"])
         (finding,) = evaluate_claims(context, [make(tmp_path / name, needs=needs)])
         if name == "unmet":
-            assert (finding.verdict, finding.unmet) == ("not testable here", (reason,))
-            assert reason in layout.details(finding, str)
+            both = "; ".join(reason.format(name) for name in "ab") if "{}" in reason else reason
+            assert (finding.verdict, finding.unmet) == ("not testable here", (both,))
+            assert both in layout.details(finding, str)
         else:
             assert (finding.verdict, finding.unmet) == ("does not hold", ())
 
@@ -405,7 +415,7 @@ def test_training_has_converged_if_twice_as_much_gains_little_in_the_claims_metr
     assert (finding.verdict == "holds") == met
     if not met:
         (reason,) = finding.unmet
-        assert reason.endswith("had not converged: 0.012 better after 12 instead of 6 epochs")
+        assert "had not converged: 0.012 better after 12 instead of 6 epochs, 4 shared seeds" in reason
 
 
 def test_without_run_folders_a_claim_that_needs_convergence_is_not_testable(tmp_path):
@@ -505,6 +515,11 @@ def test_tuned_versions_play_the_part_of_their_method(tmp_path):
     (elsewhere,) = evaluate_claims(dataclasses.replace(context, **chosen, tuned_on=places), [claim])
     assert (elsewhere.verdict, elsewhere.tuned_on) == ("holds", ("glyphs",))
     assert "settings tuned on glyphs" in layout.details(elsewhere, str)
+    expected = (*context.expected, RunKey.parse("digits+split1/best-a/seed0"))
+    several = dataclasses.replace(context, expected=expected)
+    assert tuned_elsewhere(several, "digits", ["a"]) == ()
+    several = dataclasses.replace(several, tuned_on={"a": "digits"})
+    assert tuned_elsewhere(several, "digits", ["a"]) == ("one split of digits: other splits test some of its classes",)
     half = {"tuned": {"best-a": "a"}, "budgets": {"best-a": 12}}
     (unequal,) = evaluate_claims(dataclasses.replace(context, **half), [claim])
     assert (unequal.opponent, unequal.unmet) == ("b", ("tuned with unequal budgets",))
@@ -724,6 +739,7 @@ def test_shipped_claims_ask_for_metrics_that_exist():
         (("undecided",), "undecided"),
         (("holds in part", "holds in part"), "holds in part"),
         (("holds in part", "undecided"), "holds on some"),
+        (("holds", "holds in part"), "holds in part"),
         (("holds in part", "does not hold"), "differs"),
         (("holds", "not testable here"), "holds"),
         (("not testable here", "not testable here"), "not testable here"),
@@ -774,7 +790,7 @@ def test_the_claims_stand_behind_the_answer(told):
     assert text.index('id="answer"') < text.index('id="tables"') < text.index('id="claims"')
     assert "2 of 35 claims of the papers were run here" in text
     shown = re.search(r"does not hold</span> <span[^>]*>-0\.0\d\d ± 0\.0\d\d</span>.*", text)
-    assert re.search(r"to contrastive, d -\d+\.\d, 4 seeds", shown[0])
+    assert re.search(r"to contrastive, allowed: -0.01, d -\d+\.\d, 4 seeds", shown[0])
     assert "After correction over all claims" in text
     assert re.search(r"\d+ tests were made at a level of 5 % each\. Corrected over all of them \(Holm\)", text)
 

@@ -325,7 +325,7 @@ def test_the_page_names_what_validation_recommends_whatever_the_test_images_say(
     assert (answer.method, answer.chosen_by) == (named, "12 validation classes")
     leads = (named == "tuned") == (recall > 0.8)
     assert answer.margin.endswith(
-        "frozen." if leads and named == "tuned" else "these had no say." if not leads else "tuned."
+        "frozen." if leads and named == "tuned" else "which had no say." if not leads else "tuned."
     )
     told = headlines(context, [answer])["birds"].step
     assert LUCK not in told

@@ -237,7 +237,7 @@ def test_a_floor_that_validation_chose_is_no_proof_that_training_is_worth_nothin
     chosen = SimpleNamespace(method="raw_pixels", evidence="12 validation classes")
     (answer,) = answers(result_table(context), {"glyphs": chosen})
     assert (answer.method, answer.floor) == ("raw_pixels", False)
-    assert "which is best on the test images" in answer.margin
+    assert "the best of those compared on the test images" in answer.margin
 
 
 def test_one_seed_is_not_tested(workspace):

@@ -151,6 +151,20 @@ def test_every_row_says_its_split_and_what_is_resampled(workspace):
     assert list(table["unit_labels"]["retrieval/recall_at_1"]) == [3, 5, 8]
 
 
+def test_images_that_nothing_answers_are_no_set_of_strangers_to_average_over(workspace):
+    """The width of `ood/auroc` on faces was that of the few people of one photograph, who are not in its value."""
+    run = "digits/contrastive/seed0"
+    values = {"retrieval/recall_at_1": 0.5, "ood/auroc": 0.9, "ood/symbols/auroc": 0.9, "ood/unanswerable/auroc": 0.5}
+    values |= {"ood/symbols/auroc_knn": 1.0, "ood/unanswerable/auroc_knn": 0.5, "ood/unanswerable/auroc_p": 0.5}
+    folder = write_run(workspace.root, run, values)
+    errors = {"ood/symbols/auroc": [0.001, 12.0], "ood/unanswerable/auroc": [0.1, 3.0]}
+    write_json(folder / "curves.json", {"unit_errors": errors})
+    measured = gathered(workspace.context(runs=[run])).measured["digits"]["contrastive"]
+    assert (measured["ood/auroc"].values, measured["ood/auroc"].errors) == ({0: 0.9}, {0: 0.001})
+    assert measured["ood/auroc_knn"].values == {0: 1.0}
+    assert "ood/auroc_p" not in measured
+
+
 @pytest.mark.parametrize("labels", [[3, 5], [5, 3, 8], [3, 5, 9]])
 def test_methods_measured_on_other_classes_or_in_another_order_are_not_compared(workspace, labels):
     """Contributions of different lengths once had no variance; those in another order made differences of nothing."""

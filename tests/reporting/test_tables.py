@@ -17,6 +17,7 @@ from probmetric.metrics.statistics import Sample
 from probmetric.registry import UnknownNameError
 from probmetric.reporting import answers, report, tables
 from probmetric.reporting.comparison import compare, other_lengths, summarise, usual
+from probmetric.reporting.figures._data import best_runs
 from probmetric.reporting.page import Contents, render
 from probmetric.reporting.report import contents_of, write_tables
 from probmetric.reporting.tables import result_table
@@ -326,6 +327,12 @@ def test_methods_trained_for_another_length_are_shown_but_not_ranked(tmp_path):
     assert answer.best == "a, 30 epochs"
     assert "b, 30 epochs" in answer.margin
     assert "0.910 ± 0.025 ‡" in markdown(table)
+    assert best_runs(context, "mean")["digits"].key.variant == "a+training.epochs=30"
+    chosen = SimpleNamespace(method="a+training.epochs=90", evidence="12 validation classes")
+    (answer,) = answers.answers(table, {"digits": chosen})
+    assert (answer.method, answer.chosen_by) == (chosen.method, chosen.evidence), "as `probmetric recommend` says"
+    assert answer.margin.startswith("0.300 above a, 30 epochs, the best of those compared")
+    assert answer.significance == "Not tested: it was trained for another length."
 
 
 def test_lengths_that_most_methods_have_are_ranked():

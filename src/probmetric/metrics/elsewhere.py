@@ -74,8 +74,7 @@ METRICS = (
         epoch_seconds | Seconds per epoch [s] ↓ | leaves out the first epoch; of the machine
         seconds | Seconds [s] ↓ | of all epochs; of the machine
         epochs | | epochs trained
-        late_gain | Late gain | best validation metric of the last fifth of epochs over the best before, less one; above
-            .01 not converged
+        late_gain | Late gain | best validation metric of the last fifth of epochs over the best before, less one
         """,
     ),
     *table(

@@ -156,24 +156,25 @@ def answers(table: pd.DataFrame, recommended: Mapping[str, Candidate] | None = N
 def _answer(title: str, methods: Sequence[Any], recommended: Candidate | None) -> Answer:
     """Rank methods, given as rows of the table."""
     metric, lower, data = methods[0].heading, methods[0].direction == "lower", methods[0].data
-    ranked = [cell for cell in methods if cell.status == "measured" and cell.against_best != "other length"]
+    measured = [cell for cell in methods if cell.status == "measured"]
+    ranked = [cell for cell in measured if cell.against_best != "other length"]
     ranked.sort(key=lambda cell: cell.mean, reverse=not lower)
     if not ranked:
         return Answer(data, title, "", "not run", "", metric, "No run on this dataset is finished.")
-    validated = [cell for cell in ranked if recommended and cell.method == recommended.method]
+    validated = [cell for cell in measured if recommended and cell.method == recommended.method]
     named, leader = validated[0] if validated else ranked[0], ranked[0]
     value = number(named) if named.seeds > 1 else f"{number(named)} (one seed)"
     answer = Answer(
         data, title, named.method, named.label, value, metric, "The only method with a finished run.", mean=named.mean
     )
-    if len(ranked) == 1:
+    if ranked == [named]:
         return answer
     if named is leader:
-        ahead, other = "below" if lower else "above", ranked[1]
-        margin, significance = "", _significance(ranked)
+        other, margin, significance = ranked[1], "", _significance(ranked)
     else:
-        ahead, other = "above" if lower else "below", leader
-        margin, significance = ", which is best on the test images; these had no say", _behind(named)
+        other, margin = leader, ", the best of those compared on the test images, which had no say"
+        significance = _behind(named)
+    ahead = "above" if named.mean > other.mean else "below"
     return replace(
         answer,
         margin=f"{abs(named.mean - other.mean):.{named.digits}f} {ahead} {other.label}{margin}.",
@@ -185,6 +186,8 @@ def _answer(title: str, methods: Sequence[Any], recommended: Candidate | None) -
 
 def _behind(cell: Any) -> str:
     """Say whether a method that is not the best on the test images is significantly worse."""
+    if cell.against_best == "other length":
+        return "Not tested: it was trained for another length."
     if cell.against_best == "worse":
         return f"It is significantly worse than one of the better ones (p = {cell.p_holm:.2g})."
     tested = cell.against_best in ("not worse", "no power")

@@ -27,6 +27,7 @@ import numpy as np
 import pandas as pd
 
 from probmetric.io import FileError, atomic_path, check_readable, present
+from probmetric.metrics.ood import UNANSWERABLE
 from probmetric.metrics.statistics import Sample
 from probmetric.metrics.units import ERRORS, PREFIX, VALUE, Curves, expanded
 from probmetric.runs.folder import RunFolder, finished_runs, late_gain
@@ -118,14 +119,17 @@ def _unit_error(
     Of a mean over OOD sets (`ood/auroc`) it is the mean of theirs, no less. Of a metric that was measured with the ends
     of its 95 % interval over the units (`trust/added_low`, `trust/added_high`) it is what these say.
     """
-    group, _, kind = metric.partition("/")
-    names = [metric] if metric in errors else []
-    if group == "ood" and "/" not in kind and not names:
-        names = [name for name in errors if name.startswith("ood/") and name.endswith(f"/{kind}")]
+    names = [metric] if metric in errors else [name for name in errors if _over_sets(name) == metric]
     if not names:
         low, high = (values.get(f"{metric}_{end}") for end in ("low", "high"))
         return (float("nan") if low is None or high is None else (high - low) / (2 * NORMAL_QUANTILE)), 0
     return fmean(errors[name][0] for name in names), min(int(errors[name][1]) for name in names)
+
+
+def _over_sets(metric: str) -> str:
+    """Return `ood/auroc` for `ood/cars/auroc`: the mean over OOD sets that it is part of; empty where it is of none."""
+    parts = metric.split("/")
+    return f"ood/{parts[-1]}" if parts[0] == "ood" and len(parts) > 2 and parts[1] != UNANSWERABLE else ""
 
 
 def write_results(table: pd.DataFrame, folder: Path) -> None:
@@ -165,7 +169,7 @@ def by_method(table: pd.DataFrame, expected: Iterable[RunKey]) -> Measured:
     seed: other training classes are the larger chance. A test class that is in several splits is one unit.
 
     Datasets have different out-of-distribution sets, and a table has one column for them: `ood/<metric>` is a run's
-    mean of `ood/<set>/<metric>` over its sets, unless it was measured under that name.
+    mean of `ood/<set>/<metric>` over its sets, but `unanswerable`, unless it was measured under that name.
 
     Raises:
         FileError: runs on the same data were measured on different classes (or images).
@@ -263,8 +267,8 @@ def _ood_means(series: Mapping[str, Series]) -> dict[str, Series]:
     """`ood/<metric>` -> its mean over out-of-distribution sets, seed by seed, and the mean of their errors."""
     sets: dict[str, list[Series]] = defaultdict(list)
     for metric, each in series.items():
-        if metric.startswith("ood/") and metric.count("/") > 1:
-            sets[f"ood/{metric.rpartition('/')[2]}"].append(each)
+        if name := _over_sets(metric):
+            sets[name].append(each)
     means = {}
     for name, parts in sets.items():
         values, errors = (_means([getattr(part, what) for part in parts]) for what in ("values", "errors"))

@@ -51,6 +51,7 @@ Need = Literal[
     "closed_set",
     "open_set",
     "resnet50",
+    "same_hardware",
     "few_samples",
 ]
 Names = tuple[str, ...]
@@ -111,7 +112,7 @@ class Claim(Strict):
     def _supported(self) -> Claim:
         if self.kind != "exceeds" and not self.against:
             raise ValueError("'against' is missing")
-        if not self.ours and not self.rests_on:
+        if not self.ours and not (self.printed or self.quoted):
             raise ValueError("state the printed numbers it rests on (`printed`), or quote the paper (`quoted`)")
         return self
 
@@ -122,8 +123,9 @@ class Claim(Strict):
 
     @property
     def rests_on(self) -> str:
-        """The printed numbers and the paper's words."""
-        return "; ".join([*self.printed, *([f"“{self.quoted}”"] if self.quoted else [])])
+        """The printed numbers, the paper's words, and how our test differs."""
+        quoted = f"“{self.quoted}”" if self.quoted else ""
+        return "; ".join(filter(None, [*self.printed, quoted, self.differs and f"our test differs: {self.differs}"]))
 
     @property
     def paper(self) -> str:
@@ -154,7 +156,7 @@ class Finding:
         seeds: shared seeds.
         missing: opponents that were not run there.
         unmet: why the claim is not testable here, one reason each.
-        tuned_on: other datasets the settings of some of the methods were tuned on.
+        tuned_on: other datasets, or one split of this one, that settings of some of the methods were tuned on.
         seeds_needed: where undecided: seeds that would decide it with 80 % probability if the difference is as large as
             it looks; None where more than 1,000 would be needed.
         units_decide: where undecided: no number of seeds would do, there are too few test classes.

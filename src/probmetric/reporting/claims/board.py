@@ -17,10 +17,11 @@ LEGEND = (
     "Tested seed by seed: paired t-test, 5 % level, Holm-corrected over a claim's opponents; at least three seeds. "
     "After correction: the verdict when the tests of all claims on this page are corrected together (Holm). Number: "
     "mean difference ± half-width of its 95 % interval (over seeds, and test classes unless it says that they are not "
-    "counted) to the opponent that decides (the least favourable); positive speaks for the claim. d: mean difference / "
-    "standard deviation of the differences. Undecided: not significant either way. Seeds that would decide: with 80 % "
-    "probability, if the difference is as large as it looks. Not testable here: what the claim presupposes is not "
-    "given, so the number speaks neither for nor against the paper."
+    "counted) to the opponent that decides (the least favourable); positive speaks for the claim, and where a loss is "
+    "allowed, so does a smaller loss. d: mean difference / standard deviation of the differences. Undecided: not "
+    "significant either way. Seeds that would decide: with 80 % probability, if the difference is as large as it "
+    "looks. Not testable here: what the claim presupposes is not given, so the number speaks neither for nor against "
+    "the paper."
 )
 _SENTENCE = {
     "holds": "{} hold{s} on every dataset tested",
@@ -114,6 +115,8 @@ def overall(of_datasets: Iterable[str]) -> str:
     verdicts.discard("not testable here")
     if len(verdicts) == 1:
         return verdicts.pop()
+    if verdicts == {"holds", "holds in part"}:
+        return "holds in part"
     holds = not verdicts.isdisjoint(("holds", "holds in part"))
     if "does not hold" in verdicts:
         return "differs" if holds else "does not hold"
@@ -143,11 +146,12 @@ def details(finding: Finding, name: Callable[[str], str]) -> str:
     if finding.difference is None:
         return "; ".join(finding.unmet)
     against = f"from {claim.threshold:g}" if claim.kind == "exceeds" else f"to {name(finding.opponent)}"
+    allowed = f"allowed: {-100 * claim.margin:g} %" if claim.margin_is == "share" else f"allowed: {-claim.margin:g}"
     effect = "" if finding.effect_size is None else f"d {finding.effect_size:+.1f}"
     seeds = f"{finding.seeds} seed{'s' if finding.seeds != 1 else ''}"
     sample = "" if finding.units_counted else "test classes not counted"
     fidelity = "" if finding.fidelity == "corrected" else finding.fidelity.replace("_", " ")
-    text = ", ".join(filter(None, (against, effect, seeds, sample, fidelity)))
+    text = ", ".join(filter(None, (against, allowed if claim.margin else "", effect, seeds, sample, fidelity)))
     opponents = f"opponent{'s' if len(finding.missing) > 1 else ''} not run alike: {', '.join(finding.missing)}"
     tuned = f"settings tuned on {' and '.join(finding.tuned_on)}" if finding.tuned_on else ""
     missing = opponents if finding.missing else ""

@@ -12,6 +12,7 @@ they were tuned on another dataset, that is said beside the verdict (`tuned_else
 closed_set          test classes are training classes
 open_set            no test class was trained on
 resnet50            the backbone is a ResNet-50: what a loss costs is told relative to it
+same_hardware       all runs were timed on the same kind of machine, with as many threads and processes
 few_samples         a loss draws at most five samples an image
 """
 
@@ -42,9 +43,12 @@ def unmet(context: ReportContext, claim: Claim, data: str, variants: Sequence[st
 
 
 def tuned_elsewhere(context: ReportContext, data: str, variants: Sequence[str]) -> Names:
-    """Datasets other than that of `data` the settings of `variants` were tuned on."""
-    places = {context.tuned_on.get(variant.partition("+")[0], "") for variant in variants}
-    return tuple(sorted(places - {"", split_data_name(data)[0]}))
+    """Return what the settings of `variants` were tuned on: other datasets, and one of several splits of this one."""
+    here = split_data_name(data)[0]
+    places = {context.tuned_on.get(variant.partition("+")[0], "") for variant in variants} - {""}
+    of_several = f"one split of {here}: other splits test some of its classes"
+    own = {of_several} if here in places and context.by_split(data) else set()
+    return tuple(sorted(places - {here} | own))
 
 
 def _clean_labels(context: ReportContext, claim: Claim, data: str, variants: Sequence[str]) -> str:
@@ -54,13 +58,14 @@ def _clean_labels(context: ReportContext, claim: Claim, data: str, variants: Seq
 def _converged(context: ReportContext, claim: Claim, data: str, variants: Sequence[str]) -> str:
     if _as_in_paper(context):
         return ""
+    reasons = []
     for variant in variants:
         gains = [late_gain(run.history) for run in _trained_by(context, data, variant)]
         if any(gain is not None and gain < -FALL for gain in gains):
-            return f"the training of {context.label(variant)} fell apart or overfitted"
-        if reason := _gain_of_longer(context, claim, data, variant):
-            return f"{context.label(variant)} {reason}"
-    return ""
+            reasons.append(f"the training of {context.label(variant)} fell apart or overfitted")
+        elif reason := _gain_of_longer(context, claim, data, variant):
+            reasons.append(f"{context.label(variant)} {reason}")
+    return "; ".join(reasons)
 
 
 def _gain_of_longer(context: ReportContext, claim: Claim, data: str, variant: str) -> str:
@@ -87,7 +92,8 @@ def _gain_of_longer(context: ReportContext, claim: Claim, data: str, variant: st
     if gain <= GAIN * max(1.0, abs(start)):
         return ""
     lengths = " instead of ".join(str(epochs[name]) for name in reversed(pair))
-    return f"had not converged: {gain:.3f} better after {lengths} epochs"
+    shared = f"{len(seeds)} shared seed{'s' * (len(seeds) > 1)}"
+    return f"had not converged: {gain:.3f} better after {lengths} epochs, {shared}"
 
 
 def _trained_by(context: ReportContext, data: str, variant: str) -> list[RunFolder]:
@@ -153,6 +159,11 @@ def _resnet50(context: ReportContext, claim: Claim, data: str, variants: Sequenc
     return ""
 
 
+def _same_hardware(context: ReportContext, claim: Claim, data: str, variants: Sequence[str]) -> str:
+    machines = {str(run.record.get("hardware")) for run in _runs(context, data, variants)}
+    return "the runs were timed on different machines" if len(machines) > 1 else ""
+
+
 def _runs(context: ReportContext, data: str, variants: Sequence[str]) -> list[RunFolder]:
     return [run for run in context.runs if run.key.group == data and run.key.variant in variants]
 
@@ -165,5 +176,6 @@ _CHECKS: dict[str, Callable[[ReportContext, Claim, str, Sequence[str]], str]] = 
     "closed_set": _closed_set,
     "open_set": _open_set,
     "resnet50": _resnet50,
+    "same_hardware": _same_hardware,
     "few_samples": _few_samples,
 }
