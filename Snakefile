@@ -41,6 +41,10 @@ rule all:
         collect("state/tracked/{experiment}.json", experiment=EXPERIMENTS),
 
 
+onstart:
+    hold_plans()
+
+
 onsuccess:
     if EXPERIMENTS:
         tell(closing_summary(PLAN))

@@ -150,6 +150,22 @@ def test_numbers_of_training_out_of_range_are_refused_by_name(option: str, value
         parse(Training, {option: value}, "x.yaml")
 
 
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"milestones": [5]}, "schedule: multistep and milestones belong together"),
+        ({"schedule": "multistep"}, "schedule: multistep and milestones belong together"),
+        (
+            {"freeze": "trunk", "learning_rates": {"trunk": 1e-6}},
+            "leaves nothing for learning_rates.trunk",
+        ),
+    ],
+)
+def test_settings_of_training_that_would_do_nothing_are_refused(values: dict[str, object], says: str):
+    with pytest.raises(ConfigError, match=says):
+        parse(Training, values, "x.yaml")
+
+
 @pytest.mark.parametrize(("option", "value"), [("seed", 2**40), ("calibration_bins", 10**30), ("ks", [10**30])])
 def test_numbers_of_the_evaluation_out_of_range_are_refused_by_name(option: str, value: object):
     with pytest.raises(ConfigError, match=rf"x.yaml: {option}.*less than or equal to.*found"):

@@ -1,7 +1,10 @@
 """Other splits of the classes: as many classes to train, validate and test on, other ones."""
 
+import shutil
+
 import numpy as np
 import pytest
+from PIL import Image
 
 from probmetric.data import (
     add_noise,
@@ -9,6 +12,7 @@ from probmetric.data import (
     load_columns,
     load_manifest,
     open_images,
+    prepare_dataset,
     split_classes,
     verify_digest,
 )
@@ -46,6 +50,28 @@ def test_a_split_borrows_the_images_and_can_be_given_wrong_labels(prepared):
     assert (load_manifest(split).label == own.label).all()
     assert load_manifest(noisy).attrs["noise"]["realised_rate"] == pytest.approx(0.2, abs=1e-3)
     assert load_manifest(noisy).attrs["class_split"] == 1
+
+
+def test_a_photograph_under_two_classes_is_in_one_part_only(tmp_path):
+    """The dataset's own split kept one copy of two; other splits had both, in training and in test."""
+    generator = np.random.default_rng(0)
+    for number in range(12):
+        folder = tmp_path / f"photos/class {number:02}"
+        folder.mkdir(parents=True)
+        for image in range(4):
+            Image.fromarray(generator.integers(0, 256, (20, 30, 3), dtype=np.uint8)).save(folder / f"{image}.png")
+        if number % 2:
+            shutil.copy(folder / "0.png", tmp_path / f"photos/class {number - 1:02}/copy.png")
+    options = {"raw": tmp_path / "photos", "progress": False, "workers": 1, "class_order": "name"}
+    shop = prepare_dataset("folder", tmp_path / "shop", **options)
+    assert len(load_manifest(shop)) == 54, "each pair of copies is in one part"
+    for number in range(1, 4):
+        split_classes(shop, split := tmp_path / f"shop+split{number}", number=number)
+        assert doctor(split) == []
+        rows = load_manifest(split)
+        assert rows["label"].nunique() == 12
+        assert len(rows) < 54
+        assert rows.groupby("sha256")["split"].nunique().max() == 1
 
 
 @pytest.mark.parametrize(

@@ -73,14 +73,31 @@ def test_folders_named_after_splits_are_the_splits(tmp_path):
 @pytest.mark.parametrize(
     ("split", "test", "message"),
     [
-        ("by_class", range(2, 4), r"2 class\(es\) are in train/ and in test/ \(class 2, class 3\).*split: by_image"),
-        ("by_image", range(3, 6), r"2 class\(es\) are in test/ only \(class 4, class 5\).*split: by_class"),
+        (
+            "by_class",
+            range(2, 4),
+            r"2 class\(es\) are in test/ and in train/ or val/ \(class 2, .*: by_image\.",
+        ),
+        ("by_class", range(3, 6), r"1 class\(es\) are in test/ and in train/ or val/ \(class 3\); move them\.$"),
+        ("by_image", range(4, 6), r"2 class\(es\) are in test/ or val/, and not in train/ \(class 4, .*: by_class\."),
+        ("by_image", range(3, 6), r"2 class\(es\) are in test/ or val/, and not in train/ \(.*\); move them\.$"),
     ],
 )
 def test_folders_that_contradict_the_option_are_named(tmp_path, split, test, message):
     raw = photographs(photographs(tmp_path / "photos", range(4), where="train"), test, where="test")
     with pytest.raises(DataError, match=message):
         prepared(raw, tmp_path / "shop", split=split)
+
+
+@pytest.mark.parametrize(
+    ("split", "val", "test", "wrong"),
+    [("by_class", range(4, 6), range(4, 6), "class 4, class 5"), ("by_image", [8], range(4), "class 8")],
+)
+def test_validation_classes_are_no_test_classes_and_known_where_classes_are_known(tmp_path, split, val, test, wrong):
+    """Epochs and the recommended method were chosen on the classes that then tested them."""
+    raw = photographs(photographs(tmp_path / "photos", range(4), where="train"), val, where="val")
+    with pytest.raises(DataError, match=rf"\({wrong}\); move them\.$"):
+        prepared(photographs(raw, test, where="test"), tmp_path / "shop", split=split)
 
 
 def test_small_classes_are_left_out_and_noted(tmp_path):

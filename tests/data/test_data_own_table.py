@@ -91,6 +91,11 @@ def test_named_splits_and_groups_are_kept(tmp_path):
     (tmp_path / "g.csv").write_text("\n".join(["path,label,group", *lines]))
     found = prepared(tmp_path / "g.csv", tmp_path / "grouped", split="by_group")
     assert found.groupby("group")["split"].nunique().max() == 1
+    named = [f"{line},{'test' if number % 5 == 0 else 'train'}" for number, line in enumerate(lines)]
+    (tmp_path / "n.csv").write_text("\n".join(["path,label,group,split", *named]))
+    with pytest.raises(DataError, match=r"\d+ group\(s\) are in several splits \(.*set split: by_image"):
+        prepared(tmp_path / "n.csv", tmp_path / "named", split="by_group")
+    assert set(prepared(tmp_path / "n.csv", tmp_path / "named", split="by_image")["split"]) == {"train", "val", "test"}
 
 
 @pytest.mark.parametrize(

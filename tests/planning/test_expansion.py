@@ -15,7 +15,7 @@ import timm
 import torch
 
 from probmetric.config import ConfigError, Experiment, Method, Params, load, parse
-from probmetric.io import FileError, read_yaml
+from probmetric.io import FileError, read_yaml, try_lock
 from probmetric.models import _weights
 from probmetric.planning.declared import data_source, stage
 from probmetric.planning.expansion import (
@@ -29,8 +29,10 @@ from probmetric.planning.expansion import (
     resolve,
 )
 from probmetric.planning.experiments import methods_with
+from probmetric.planning.plans import LOCK
 from probmetric.planning.workflow import WorkflowPlan, run_inputs
 from probmetric.runs.identity import steps_before
+from probmetric.runs.made import FRESH, Judge
 from probmetric.runs.names import LabelNoise, RunKey, class_split, split_data_name, without_split
 from probmetric.runs.plan import PLANS, Run, origin_run
 
@@ -203,6 +205,7 @@ def test_label_noise_is_written_as_it_is_read(text):
     assert str(LabelNoise.parse(text)) == text
 
 
+RUNS = ["digits/arcface/seed0", "digits/contrastive/seed0"]
 PRETRAINED = "results/digits/softmax/seed4/model.safetensors"
 
 
@@ -469,6 +472,39 @@ def test_what_the_name_of_a_run_says_elsewhere_is_no_override(params, key):
         find_run(params, f"glyphs/contrastive+{key}=5/seed0")
     with pytest.raises(ConfigError, match="unknown key"):
         find_run(params, f"glyphs/contrastive+training.{key}=5/seed0")
+
+
+def test_plans_of_what_is_not_made_get_the_present_time_and_others_keep_theirs(params, tmp_path, monkeypatch):
+    """A run without its record, and a search's run whose results were deleted, was "stale", and nothing was done."""
+    plan = WorkflowPlan.from_config(params.model_dump() | {"experiments": [], "runs": RUNS, "until": "train"})
+    monkeypatch.chdir(tmp_path)
+    plan.write()
+    files = [PLANS / f"{name}.json" for name in RUNS]
+    for file in files:
+        os.utime(file, (1, 1))
+    fresh, true = RUNS[0], Judge.verdict
+    monkeypatch.setattr(Judge, "verdict", lambda self, run, step: FRESH if run == fresh else true(self, run, step))
+    plan.write()
+    assert [file.stat().st_mtime == 1 for file in files] == [True, False]
+
+
+def test_while_a_workflow_runs_its_plans_stay(params, tmp_path, monkeypatch, caplog):
+    """`snakemake -n` after an edit of params.yaml changed what jobs that had not started yet were to do."""
+    config = params.model_dump() | {"experiments": [], "runs": RUNS[:1]}
+    before, after = (
+        WorkflowPlan.from_config(config | {"runs": RUNS[:count], "defaults": config["defaults"] | {"dim": dim}})
+        for count, dim in ((1, 64), (2, 7))
+    )
+    monkeypatch.chdir(tmp_path)
+    before.write()
+    planned = (PLANS / f"{RUNS[0]}.json").read_bytes()
+    with try_lock(LOCK):
+        after.write()
+    assert (PLANS / f"{RUNS[0]}.json").read_bytes() == planned
+    assert (PLANS / f"{RUNS[1]}.json").exists()
+    assert "a workflow is running here" in caplog.text
+    after.write()
+    assert (PLANS / f"{RUNS[0]}.json").read_bytes() != planned
 
 
 def test_a_time_in_the_future_is_said_before_any_job(params, tmp_path, monkeypatch):

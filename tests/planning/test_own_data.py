@@ -21,11 +21,12 @@ from PIL import Image
 import probmetric
 from probmetric import cli
 from probmetric.config import Method, Params, load, parse
-from probmetric.data.manifest import DataError, load_manifest
+from probmetric.data import prepare
+from probmetric.data.manifest import FORMAT, DataError, load_manifest
 from probmetric.io import FileError, alone, read_yaml, write_json, write_tensors, write_yaml
 from probmetric.models import create_encoder
-from probmetric.planning import own_data
-from probmetric.planning.declared import ensure, outdated
+from probmetric.planning import declared, own_data
+from probmetric.planning.declared import data_source, ensure, outdated
 from probmetric.planning.expansion import Point, plan_experiment, resolve
 from probmetric.planning.experiments import every_method, load_experiment, methods_with
 from probmetric.planning.own_data import start
@@ -499,6 +500,32 @@ def shop(project) -> Params:
     params = load(Params, "params.yaml")
     ensure(params, "shop+noise0.2")
     return params
+
+
+def test_groups_in_several_splits_are_noted_and_kept_whole_on_request(project, capsys):
+    for kind in ("mug", "cup", "jug"):
+        photos(project / "photos" / kind, classes=4, count=3)
+    assert cli.main(["init", "photos", "--name", "shop", "--quick", "--split", "by_group"]) == 0
+    params = load(Params, "params.yaml")
+    assert data_source(params, "shop").options == {"split": "by_group", "group": "folder", "on_error": "raise"}
+    ensure(params, "shop")
+    assert load_manifest(project / "data/prepared/shop").groupby("group")["split"].nunique().max() == 1
+    files = sorted((project / "photos").rglob("*.png"))
+    rows = [f"{file.relative_to(project)},{file.parts[-3]},{file.parent}" for file in files]
+    (project / "shots.csv").write_text("\n".join(["path,label,group", *rows]))
+    capsys.readouterr()
+    assert cli.main(["init", "shots.csv", "--quick"]) == 0
+    assert "group(s) are in several splits" in capsys.readouterr().out
+
+
+def test_a_new_format_of_prepared_data_has_them_prepared_again(project, monkeypatch):
+    params = shop(project)
+    for module in (declared, prepare):
+        monkeypatch.setattr(module, "FORMAT", FORMAT + 1)
+    why = f"the format of prepared data {FORMAT} -> {FORMAT + 1}"
+    assert outdated(params, "shop") == outdated(params, "shop+noise0.2") == why
+    ensure(params, "shop+noise0.2")
+    assert outdated(params, "shop") == outdated(params, "shop+noise0.2") == ""
 
 
 def test_a_folder_called_after_a_split_that_it_is_not_of_is_made_again(project):

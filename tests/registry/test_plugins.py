@@ -10,6 +10,7 @@ from probmetric import losses
 from probmetric.config import ConfigError, Params, parse
 from probmetric.errors import nearest
 from probmetric.planning.declared import ensure, outdated
+from probmetric.planning.plans import reporting_code
 from probmetric.registry import (
     REQUIRED,
     PluginError,
@@ -224,6 +225,7 @@ def test_every_kind_is_open(project):
     names = {"figure": "my_figure", "dataset": "mine", "backbone": "net", "uncertainty": "doubt"}
     assert all(registry_of(kind).module(name) == f"mylab.{name}" for kind, name in names.items())
     assert registry_of("uncertainty").constant("doubt", "fits")
+    assert len({reporting_code(), reporting_code(("mylab.my_figure",)), reporting_code(("mylab.net",))}) == 3
     assert not registry_of("dataset").holds("mine", "closed_set", {})
     assert registry_of("dataset").holds("mine", "closed_set", {"split": "by_image"})
 

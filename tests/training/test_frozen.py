@@ -27,6 +27,7 @@ from probmetric.retrieval import retrieval_metrics
 from probmetric.runs.embed import embed_splits, fit_posterior
 from probmetric.runs.names import FEATURES, RESULTS
 from probmetric.runs.plan import Run
+from probmetric.training import features
 from probmetric.training.assemble import Sizes, assemble, load_encoder
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData, training_images
@@ -125,6 +126,16 @@ def test_heads_on_shared_features_are_those_of_the_network_itself(digits: Path, 
     os.truncate(files[0], 100)
     repaired = trained(digits, tmp_path / "repaired", shared=shared, **FROZEN)
     assert all(torch.equal(repaired[name], tensor) for name, tensor in cached.items())
+
+
+def test_other_code_of_the_view_or_the_network_makes_other_features(digits: Path, tmp_path: Path, monkeypatch) -> None:
+    """A run that was made again because `normalise` had changed computed with the features of before."""
+    shared, true = tmp_path / "features", features.module_digests
+    for number, changed in enumerate(["", "probmetric.data.views.photos", "probmetric.models._heads"]):
+        digests = dict.fromkeys([changed] if changed else [], "other")
+        monkeypatch.setattr(features, "module_digests", lambda *names, digests=digests: true(*names) | digests)
+        trained(digits, tmp_path / str(number), shared=shared, **FROZEN)
+        assert len(list(shared.iterdir())) == number + 1
 
 
 def test_augmented_images_share_no_features(digits: Path, tmp_path: Path) -> None:

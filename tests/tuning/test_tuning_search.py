@@ -40,11 +40,12 @@ class Trainer:
     def __init__(self, folder: Path, fails: float = 0.0) -> None:
         self.folder, self.fails, self.asked = folder, fails, []
 
-    def __call__(self, runs: Sequence[Run]) -> None:
+    def __call__(self, runs: Sequence[Run]) -> list[str]:
         for run in (planned.name for planned in runs):
             if not (self.folder / run / "history.csv").exists():
                 self.asked.append(run)
                 self.train(run)
+        return [planned.name for planned in runs if (self.folder / planned.name).exists()]
 
     def train(self, run: str) -> None:
         rate = float(run.partition("learning_rate=")[2].partition("/")[0].partition("+")[0])
@@ -101,7 +102,7 @@ def test_nothing_that_is_found_depends_on_test_images(params, prepared_dataset, 
         small = {"dim": 8, "backbone.width": 4, "training.epochs": 2, "training.steps_per_epoch": 4}
         spec = {"dataset": "digits_open", "methods": ["cosine"], "trials": 2, "set": small}
         search = Search(params, every_method(params), parse(Tuning, SPEC | spec, "test.yaml"))
-        search.run(lambda runs, search=search: [train(RunPlan(run)) for run in runs])
+        search.run(lambda runs: [train(RunPlan(run)) or run.name for run in runs])
         found.append(search.trials)
     assert found[0] == found[1]
     assert len({trial.objective for trial in found[0]["cosine"]}) == 2
@@ -199,6 +200,14 @@ def test_a_failed_training_counts_against_the_budget(params, tmp_path):
     assert search.best("cosine").objective is not None
 
 
+def test_what_an_earlier_search_left_of_a_run_that_fails_now_is_no_result(params, tmp_path):
+    """With a loss that had stopped working, yesterday's histories were told as today's search."""
+    searched(params, tmp_path)
+    again = Search(params, every_method(params), parse(Tuning, SPEC, "test.yaml"), results=tmp_path)
+    with pytest.raises(TuningError, match="could be trained"):
+        again.run(lambda runs: [])
+
+
 def test_nothing_trainable_stops_the_search(params, tmp_path):
     with pytest.raises(TuningError, match=r"logs/run/glyphs/proxy_anchor"):
         searched(params, tmp_path, fails=1.0)
@@ -224,7 +233,7 @@ def test_a_stopped_snakemake_stops_the_search_and_a_failed_run_does_not(params, 
     with pytest.raises(TuningError, match=f"1 of 2 runs were not started, such as {re.escape(runs[1].name)}"):
         train_runs(runs)
     tries(runs[0].name, runs[1].name)
-    train_runs(runs)
+    assert train_runs(runs) == set()
 
 
 @pytest.mark.parametrize("options", [["-n"], ["-nq"], ["--dry-run"], ["--profile", "one with dry-run"]])

@@ -12,6 +12,7 @@ from probmetric.planning.console import (
     partial_reports,
 )
 from probmetric.planning.experiments import NAME
+from probmetric.planning.plans import hold_plans
 from probmetric.planning.workflow import (
     WorkflowPlan,
     prepare_environment,

@@ -120,6 +120,10 @@ class Training(Strict):
                 "freeze: trunk trains the head only, train_from a part of the trunk, lora changes of low rank; "
                 "give one of them"
             )
+        if self.freeze == "trunk" and self.learning_rates.trunk:
+            raise ValueError("freeze: trunk leaves nothing for learning_rates.trunk; remove one of the two")
+        if (self.schedule == "multistep") != bool(self.milestones):
+            raise ValueError("schedule: multistep and milestones belong together; give both, or neither")
         if self.optimizer == "sgd" and self.nesterov and not self.momentum:
             raise ValueError(
                 "nesterov: looks ahead along the momentum, which is 0; set momentum, or leave nesterov out"

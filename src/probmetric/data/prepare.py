@@ -11,6 +11,7 @@ import numpy as np
 
 from probmetric.data.image_file import TOO_MANY, Placed, workers_available, write_images
 from probmetric.data.manifest import (
+    FORMAT,
     IMAGES,
     MANIFEST,
     SPLITS,
@@ -80,7 +81,7 @@ def prepare_dataset(
         )
         table = source.read(files, seed=seed)
         check_table(name, table)
-        made_from: dict[str, Any] = {"code": code} if (code := plugin_code(name)) else {}
+        made_from: dict[str, Any] = {"format": FORMAT} | ({"code": code} if (code := plugin_code(name)) else {})
         root, names = source.raw_files(files)
         if digest := raw_content(root, names, target):
             made_from |= {"source": name, "raw_content": digest}

@@ -29,18 +29,18 @@ from probmetric.data.manifest import (
     write_digest,
     write_manifest,
 )
-from probmetric.data.prepare import PREPARED
+from probmetric.data.prepare import PREPARED, repeated, taken
 from probmetric.io import write_json
 from probmetric.io.folders import new_folder
 
-_OWN = ("noise", "class_split", "splits")
+_OWN = ("noise", "class_split", "splits", "images", "classes")
 FIXED = ("role", "true_probability", "clean_label")
 
 
 def write_variant(
     prepared_folder: Path, output_folder: Path, columns: Mapping[str, np.ndarray], changes: Mapping[str, Any]
 ) -> None:
-    """Write a variant of a prepared dataset.
+    """Write a variant of a prepared dataset; of copies in several of its splits the one in the last split stays.
 
     Args:
         prepared_folder: the dataset; its images are used in place.
@@ -50,14 +50,16 @@ def write_variant(
     """
     table, metadata = read_table(prepared_folder)
     every = {name: values_of(table, name) for name in table.column_names} | dict(columns)
+    readable, unseen = np.ones(len(table), dtype=bool), np.zeros((len(table), 1), dtype=np.uint8)
+    known = every | {"sha256": every["sha256"].astype("S64")}
+    every = taken([every], repeated(known, unseen, readable, metadata.get("protocol", "open_set"))[0])
     home = (prepared_folder / metadata.get("images", ".")).resolve()
     owner = Path(os.path.relpath(home, output_folder.resolve())).as_posix()
     (digest,) = (value for name, value in read_digest(prepared_folder).items() if Path(name).name == IMAGES)
     summary = read_summary(prepared_folder, "prepare the dataset again")
     with new_folder(output_folder, PREPARED, [prepared_folder]) as folder:
         write_manifest(folder / MANIFEST, every, {**metadata, **changes, "images": owner})
-        splits = counted(every["label"], every["split"])["splits"]
-        write_json(folder / SUMMARY, {**summary, **changes, "splits": splits})
+        write_json(folder / SUMMARY, {**summary, **changes, **counted(every["label"], every["split"])})
         images = f"{owner}/{IMAGES}"
         write_digest(folder, [MANIFEST, images], {images: digest})
 

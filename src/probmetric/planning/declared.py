@@ -264,6 +264,8 @@ def _content(params: Params, declared: DataSource, folder: Path) -> str:
 def _differing(params: Params, name: str, folder: Path, made: dict[str, Any]) -> str:
     """Say what of the dataset's declaration or raw files is other than when it was prepared, as `made` says."""
     declared = data_source(params, name)
+    if made.get("format", FORMAT) != FORMAT:
+        return f"the format of prepared data {made['format']} -> {FORMAT}"
     had = {name: made[name] for name in ("source", "seed") if name in made} | made.get("options", {})
     has = {"source": declared.source, "seed": params.data.seed} | declared.options
     ignored = set() if "left_out" in made else {"on_error"}  # it decides about files that cannot be read

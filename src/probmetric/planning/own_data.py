@@ -29,7 +29,7 @@ from probmetric.data.raw import RawFiles
 from probmetric.data.sources import REGISTRY as SOURCES
 from probmetric.data.sources._base import Table
 from probmetric.data.sources._files import ImageFiles
-from probmetric.data.sources._own import SplitError
+from probmetric.data.sources._own import SplitError, parted_groups
 from probmetric.data.sources.table import columns_of
 from probmetric.io import alone, read_text, read_yaml, write_text
 from probmetric.planning.declared import PARAMS, dataset_names
@@ -269,7 +269,8 @@ def source_of(place: Path) -> str:
 
 def _read(place: Path, source: str, split: str, options: dict[str, Any]) -> tuple[Table, dict[str, Any]]:
     """Return what the source lists, and its options with the split that suits the number of classes."""
-    chosen = {"split": split or "by_image"} | options
+    groups = {"group": "folder"} if source == "folder" and split == "by_group" else {}
+    chosen = {"split": split or "by_image"} | groups | options
     try:
         table = _listed(place, source, chosen)
     except SplitError:  # the data name their splits, with other classes in each
@@ -288,6 +289,11 @@ def _read(place: Path, source: str, split: str, options: dict[str, Any]) -> tupl
         changed = _count(larger, "val") > _count(table, "val")
         if changed and max(_sizes(larger, "val")) > 1 < min(_sizes(larger, "train")):
             table, better = larger, tried
+    parted = parted_groups(table.columns) if "role" not in table.columns else []
+    if parted and better["split"] == "by_image":
+        names = ", ".join(parted[:3])
+        note = f"{len(parted)} group(s) are in several splits ({names}): `--split by_group` keeps them whole"
+        table = replace(table, notes=[*table.notes, note])
     return table, better
 
 

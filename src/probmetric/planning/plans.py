@@ -4,11 +4,13 @@
     state/plans/data.json                       where data lies and how it is made
     state/plans/data/<dataset>.json             what one prepared dataset is made of
 
-A file is rewritten only where the plan has changed: Snakemake compares its time with the results'.
+A file is rewritten only where the plan has changed: Snakemake compares its time with the results'. While a workflow is
+running here (`hold_plans`) none changes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +19,7 @@ from typing import Any
 
 from probmetric import reporting
 from probmetric.config import Params, parse
-from probmetric.io import FileError, digest_of, present, read_json, sha256_file
+from probmetric.io import FileError, digest_of, present, read_json, sha256_file, try_lock
 from probmetric.planning.declared import made_of
 from probmetric.registry import load_plugins
 from probmetric.runs.made import Judge, Verdict
@@ -25,6 +27,9 @@ from probmetric.runs.plan import AGAIN, PLANS, RunPlan, write_if_changed
 from probmetric.runs.source import module_digests
 
 DATA = PLANS / "data.json"
+LOCK = PLANS / ".lock"
+
+_HELD = contextlib.ExitStack()
 
 
 @dataclass(frozen=True)
@@ -79,18 +84,31 @@ class ReportPlan:
 
 
 @functools.cache
-def reporting_code() -> str:
+def reporting_code(figures: tuple[str, ...] = ()) -> str:
     """Return the digest of what reports are made with.
 
-    These are the modules of the reporting room and what they import, such as the statistics, and the room's templates,
-    claims and published numbers.
+    These are the modules of the reporting room and what they import, such as the statistics, the room's templates,
+    claims and published numbers, and the modules of users' `figures`.
     """
     folder = Path(reporting.__file__).parent
     files = {path: str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()}
     modules = [name.removesuffix(".py").replace("/", ".") for path, name in files.items() if path.suffix == ".py"]
     roots = [f"{reporting.__name__}.{name}".removesuffix(".__init__") for name in modules]
     others = {name: sha256_file(path) for path, name in files.items() if path.suffix not in (".py", ".pyc")}
-    return digest_of([module_digests(*roots), others])
+    return digest_of([module_digests(*roots, *figures), others])
+
+
+def workflow_runs() -> bool:
+    """Say whether a workflow is running in this folder, by the lock of `hold_plans`."""
+    if not PLANS.is_dir():
+        return False
+    with try_lock(LOCK) as free:
+        return not free
+
+
+def hold_plans() -> None:
+    """Have the plan files stay as they are until this process, which runs a workflow, ends."""
+    _HELD.enter_context(try_lock(LOCK))
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,13 @@ weight file decides whether a training can begin (`rehearsal`).
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from probmetric.models import REGISTRY as BACKBONES
 from probmetric.models._weights import missing_weights, unfit_weights, unknown_tag
 from probmetric.planning.declared import absent, outdated, strangers
 from probmetric.planning.expansion import PlannedExperiment, find_run, origins, plan_experiment
-from probmetric.planning.plans import DataPlan, ReportPlan, reporting_code
+from probmetric.planning.plans import DATA, DataPlan, ReportPlan, dataset_plan, reporting_code, workflow_runs
 from probmetric.planning.rehearsal import kind_of, refusal
 from probmetric.process import path_with_this_python, switch_telemetry_off
 from probmetric.reporting.claims import load_claims
@@ -36,8 +38,10 @@ from probmetric.runs.folder import RunFolder
 from probmetric.runs.identity import planned_steps, plugin_modules
 from probmetric.runs.made import Judge
 from probmetric.runs.plan import PLANS, Run, RunPlan
-from probmetric.runs.source import remember, unnamed_reads
+from probmetric.runs.source import is_own, remember, unnamed_reads
 from probmetric.tracking.store import check_place
+
+log = logging.getLogger(__name__)
 
 TIMM_TAG = str(BACKBONES.options("timm")["tag"].default)
 AHEAD = 60  # seconds that clocks of machines with one file system may differ
@@ -94,16 +98,32 @@ class WorkflowPlan:
         return Judge(self.runs)
 
     def write(self) -> None:
-        """Write the plan file of every dataset, run and report that is planned, where it has changed."""
+        """Write the plan file of every dataset, run and report that is planned, where it has changed.
+
+        Snakemake compares times. So plans of what is to be made again are given the present one: a run whose record
+        was deleted or came with files of another machine, data whose raw files are others. While a workflow is running
+        here, plans that are there stay as they are: jobs that have not started yet do what was planned.
+        """
         data = DataPlan.of(self.params)
-        data.write()
-        for name in dict.fromkeys(name for run in self.runs.values() for name in run.data):
-            data.write_dataset(name)
-        for run in self.runs.values():
-            self.run_plan(run).write(planned_steps(run))
-        for name in self.planned:
-            self.report_plan(name).write()
+        names = dict.fromkeys(name for run in self.runs.values() for name in run.data)
+        plans = {DATA: data.write} | {dataset_plan(name): partial(data.write_dataset, name) for name in names}
+        of_runs = list(map(self.run_plan, self.runs.values()))
+        plans |= {plan.path: partial(plan.write, planned_steps(plan.run)) for plan in of_runs}
+        plans |= {plan.path: plan.write for plan in map(self.report_plan, self.planned)}
+        if workflow_runs():
+            log.warning("a workflow is running here: what it plans stays as it is, whatever params.yaml says now")
+            plans = {path: write for path, write in plans.items() if not path.exists()}
+        for write in plans.values():
+            write()
+        again = [plan.path for plan in of_runs if not self._made(plan.run)]
+        for path in {*again, *map(dataset_plan, self.outdated_data)} & plans.keys():
+            path.touch()
         remember()
+
+    def _made(self, run: Run) -> bool:
+        """Say whether a run is made as planned, up to the step that ends this workflow."""
+        steps = run.steps_until(self.params.until)
+        return all(self.judge.verdict(run.name, step).usable for step in steps)
 
     def check_machine(self) -> None:
         """Stop where this machine would end the workflow late: by its clock, or by the place of the MLflow store.
@@ -145,6 +165,7 @@ class WorkflowPlan:
         report["plan"] = self.plan_digest(experiment)
         report["committed"] = "" if planned.substitution else planned.spec.plan
         report |= planned.searched
+        foreign = [module for module in map(FIGURES.module, planned.spec.figures) if not is_own(module)]
         return ReportPlan(
             experiment=experiment,
             shown=shown,
@@ -152,7 +173,7 @@ class WorkflowPlan:
             report=report,
             tracking=self.params.tracking.model_dump(mode="json"),
             plugins=self.params.plugins,
-            code=reporting_code(),
+            code=reporting_code(tuple(foreign)),
         )
 
     def check_planned(self, run: str) -> None:

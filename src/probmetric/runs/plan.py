@@ -19,7 +19,7 @@ from probmetric import uncertainty
 from probmetric.config import Component, RunSettings, parse
 from probmetric.io import FileError, read_json, write_text
 from probmetric.registry import load_plugins
-from probmetric.runs.folder import RunFolder, Step
+from probmetric.runs.folder import STEPS, RunFolder, Step
 from probmetric.runs.names import RESULTS, RunKey
 
 PLANS = Path("state/plans")
@@ -65,6 +65,10 @@ class Run:
         training: tuple[Step, ...] = ("train",) if self.trains else ()
         posterior: tuple[Step, ...] = ("fit",) if self.fits_posterior else ()
         return (*training, *posterior, "embed", "evaluate")
+
+    def steps_until(self, last: Step) -> list[Step]:
+        """Return the steps of the run up to one, which need not be among them."""
+        return [step for step in self.steps if STEPS.index(step) <= STEPS.index(last)]
 
 
 def origin_run(pretrained: str | bool | None) -> str | None:

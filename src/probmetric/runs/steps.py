@@ -20,7 +20,7 @@ from probmetric import __version__
 from probmetric.data.manifest import DataError, load_manifest, read_digest, refusing
 from probmetric.io import content_digest, json_in, write_text
 from probmetric.launch import ALONE, Place
-from probmetric.runs.folder import RERUN, STEPS, RunFolder, Step
+from probmetric.runs.folder import RERUN, RunFolder, Step
 from probmetric.runs.identity import Ingredients, ingredients
 from probmetric.runs.made import Judge, forget, record, restore_metrics
 from probmetric.runs.names import FEATURES, RESULTS, STATE
@@ -40,7 +40,7 @@ def unfinished(run: Run, until: Step = "evaluate") -> tuple[Step, ...]:
     A lost metrics.json alone is written again from the record of the evaluation.
     """
     judge, folder = Judge({run.name: run}), RunFolder.named(run.name)
-    steps = [step for step in run.steps if STEPS.index(step) <= STEPS.index(until)]
+    steps = run.steps_until(until)
 
     def lacks(step: Step) -> bool:
         return not all(file.exists() for file in folder.step_files(step))

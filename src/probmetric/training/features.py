@@ -9,7 +9,6 @@ evaluation mode, computed in batches of `data.images.BATCH`: they equal those of
 
 from __future__ import annotations
 
-import inspect
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,9 +22,10 @@ from probmetric.config import ConfigError, EncoderSettings
 from probmetric.data.choosing import Use
 from probmetric.data.images import Eye, ImageSource, batches
 from probmetric.data.views._base import RawTensors
-from probmetric.io import FileError, alone, digest_of, read_tensors, sha256_file, tensors_digest, write_tensors
-from probmetric.models import Encoder
+from probmetric.io import FileError, alone, digest_of, read_tensors, tensors_digest, write_tensors
+from probmetric.models import REGISTRY, Encoder
 from probmetric.models._wrapped import HeadOnly, drops, input_of, rest_of
+from probmetric.runs.source import module_digests
 from probmetric.training.data import TrainingData, TrainingImages
 from probmetric.training.head_init import initialise_head
 from probmetric.uncertainty._base import evaluating
@@ -59,11 +59,15 @@ class FeatureStore:
     def of(
         cls, settings: EncoderSettings, encoder: Encoder, eye: Eye, root: Path, part: str | None = None
     ) -> FeatureStore:
-        """Return the store of `encoder` below `root`; encoders that differ in what comes after share one."""
+        """Return the store of `encoder` below `root`; encoders that differ in what comes after share one.
+
+        The code counts with all it imports: of the network, of the view, and of how images are read.
+        """
         state, frozen = encoder.state_dict(), encoder.trunk_names(part)
         trunk = {name: value for name, value in state.items() if name in frozen}
         options = {name: value for name, value in settings.backbone.options.items() if not name.startswith("head")}
-        code = [sha256_file(inspect.getfile(type(encoder))), torch.__version__]
+        modules = {type(encoder).__module__, type(eye.view).__module__, ImageSource.__module__}
+        code = [module_digests(*sorted(modules), REGISTRY.module(settings.backbone.name)), torch.__version__]
         view = [type(eye.view).__name__, repr(eye.view), list(eye.shape)]
         return cls(encoder, eye, root / digest_of([tensors_digest(trunk), options, code, view, part])[:24], part)
 

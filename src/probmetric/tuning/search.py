@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -75,11 +75,13 @@ class Search:
         self.trials: dict[str, list[Trial]] = {name: [] for name in spec.methods}
         self._studies: dict[str, optuna.Study] = {}
 
-    def run(self, train: Callable[[Sequence[Run]], None], on_batch: Callable[[Search], object] | None = None) -> None:
+    def run(
+        self, train: Callable[[Sequence[Run]], Collection[str]], on_batch: Callable[[Search], object] | None = None
+    ) -> None:
         """Search until every method has had its trials.
 
         Args:
-            train: makes `history.csv` of the planned runs, as far as they can be trained.
+            train: trains the planned runs, as far as they can be trained; returns the names of those that are.
             on_batch: called after every batch.
         """
         self._studies = {name: self._study(name) for name in self.spec.methods}
@@ -88,9 +90,10 @@ class Search:
             drawn = [(name, self._studies[name].ask()) for name in self.spec.methods for _ in range(size)]
             planned = [(name, trial, suggest(trial, self.ranges[name])) for name, trial in drawn]
             runs = {(name, trial.number): self._runs(name, values) for name, trial, values in planned}
-            train(_distinct(runs.values()))
+            trained = train(_distinct(runs.values()))
             for name, trial, values in planned:
-                self._tell(name, trial, values, runs[name, trial.number])
+                of_trial = runs[name, trial.number]
+                self._tell(name, trial, values, of_trial, failed=any(run.name not in trained for run in of_trial))
             self._require_some_success(start + size)
             if on_batch:
                 on_batch(self)
@@ -153,10 +156,14 @@ class Search:
             study.enqueue_trial(present)
         return study
 
-    def _tell(self, name: str, trial: optuna.Trial, values: Mapping[str, Any], runs: Sequence[Run]) -> None:
+    def _tell(
+        self, name: str, trial: optuna.Trial, values: Mapping[str, Any], runs: Sequence[Run], *, failed: bool
+    ) -> None:
         import optuna
 
         names, objective, seconds = self._trained(runs)
+        if failed:  # what an earlier training left says nothing
+            objective = None
         if objective is None:
             self._studies[name].tell(trial, state=optuna.trial.TrialState.FAIL)
         else:
@@ -187,7 +194,7 @@ def _distinct(lists: Iterable[Sequence[Run]]) -> list[Run]:
 
 
 def validation_metric(run: RunFolder) -> float | None:
-    """Return the best validation metric in a run's history; None if training did not finish or never validated."""
+    """Return the best validation metric in a run's history; None if it never validated."""
     return max(filter(math.isfinite, validations(run.history)), default=None)
 
 
@@ -253,22 +260,25 @@ def build_studies(names: Sequence[str], options: Sequence[str] = ()) -> None:
         raise TuningError(f"not complete: {', '.join(incomplete)}; Snakemake's messages are above. {AGAIN}")
 
 
-def train_runs(runs: Sequence[Run], options: Sequence[str] = ()) -> None:
+def train_runs(runs: Sequence[Run], options: Sequence[str] = ()) -> set[str]:
     """Have Snakemake train every run; runs that cannot be trained are left out, the others finish.
 
     Args:
         runs: planned runs; those trained already, as planned, are left alone.
         options: further options of `snakemake`, such as `--profile slurm`.
 
+    Returns:
+        Names of the runs that are trained as planned.
+
     Raises:
         TuningError: Snakemake was stopped, or failed before it had started every run.
         SystemExit: nothing was started and nothing failed: a dry run, however its options, or a profile, say so. What
             is asked next depends on what these runs would have reached.
     """
-    judge = Judge({run.name: run for run in runs})
-    waiting = [run.name for run in runs if not judge.verdict(run.name, "train").usable]
+    trained = _trained_as_planned(runs)
+    waiting = [run.name for run in runs if run.name not in trained]
     if not waiting:
-        return
+        return trained
     chosen = ["until=train", "experiments=[]", f"runs={json.dumps(waiting, separators=(',', ':'))}"]
     before = _logs_of(waiting)
     status = _snakemake(options, *chosen)
@@ -279,6 +289,12 @@ def train_runs(runs: Sequence[Run], options: Sequence[str] = ()) -> None:
     if status and (left := [name for name in waiting if after[name] == before[name]]):
         unstarted = f"{len(left)} of {len(waiting)} runs were not started, such as {left[0]}"
         raise TuningError(f"{unstarted}; Snakemake's message is above. {AGAIN}")
+    return _trained_as_planned(runs)
+
+
+def _trained_as_planned(runs: Sequence[Run]) -> set[str]:
+    judge = Judge({run.name: run for run in runs})
+    return {run.name for run in runs if judge.verdict(run.name, "train").usable}
 
 
 def _snakemake(options: Sequence[str], *chosen: str) -> int:

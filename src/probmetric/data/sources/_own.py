@@ -18,6 +18,7 @@ Annotations are not postponed here: a source inherits options of other modules w
 
 import re
 import unicodedata
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -106,6 +107,11 @@ class OwnData(Source):
             splits = listed["split"]
             if np.any(splits != "test") or not _with_a_role(listed).any():
                 self._check_splits(classes, labels, splits, where)
+                if groups is not None and (parted := parted_groups(listed)):
+                    raise SplitError(
+                        f"{where}: {len(parted)} group(s) are in several splits ({', '.join(parted[:3])}); move their "
+                        "images, or set split: by_image."
+                    )
         else:
             splits = strings(["train"] * len(labels))
             if self.class_order:
@@ -183,16 +189,17 @@ class OwnData(Source):
         unknown = sorted({str(name) for name in splits} - set(SPLITS))
         if unknown:
             raise DataError(f"{where}: split {unknown[0]!r}; allowed: {', '.join((*SPLITS, *ROLES))}.")
-        train, test = (set(labels[splits == split].tolist()) for split in ("train", "test"))
+        train, val, test = (set(labels[splits == split].tolist()) for split in SPLITS)
         if not train or not test:
             raise DataError(f"{where}: no image is in split {'test' if train else 'train'!r}; name some, or no splits.")
+        unseen, unlearnt = (train | val) & test, (val | test) - train
         by_class = self.split == "by_class"
-        wrong = sorted(train & test if by_class else test - train)
-        if wrong:
-            place, other = ("in train/ and in test/", "by_image") if by_class else ("in test/ only", "by_class")
+        if wrong := sorted(unseen if by_class else unlearnt):
+            place = "in test/ and in train/ or val/" if by_class else "in test/ or val/, and not in train/"
+            other = {} if unseen and unlearnt else {True: ", or set split: by_image", False: ", or set split: by_class"}
             shown = ", ".join(classes[wrong[:3]])
             raise SplitError(
-                f"{where}: {len(wrong)} class(es) are {place} ({shown}); move them, or set split: {other}."
+                f"{where}: {len(wrong)} class(es) are {place} ({shown}); move them{other.get(by_class, '')}."
             )
 
     def _held_out(
@@ -254,6 +261,14 @@ class InColumns(OwnData):
     def names(self) -> dict[str, str]:
         """Name of the column that holds each of path, label, split and group."""
         return {role: getattr(self, f"{role}_column") for role in ("path", "label", "split", "group")}
+
+
+def parted_groups(columns: Columns) -> list[str]:
+    """Return the named groups whose images are in several splits; no column `group` names none."""
+    names, splits = columns.get("group", np.array([], dtype=str)).astype(str), columns["split"].astype(str)
+    pairs = {(name, split) for name, split in zip(names.tolist(), splits.tolist(), strict=False) if name}
+    counts = Counter(name for name, _ in pairs)
+    return sorted(name for name, count in counts.items() if count > 1)
 
 
 def _listed_classes(file: Path, classes: set[str]) -> list[str]:
