@@ -15,7 +15,7 @@ import timm
 import torch
 
 from probmetric.config import ConfigError, Experiment, Method, Params, load, parse
-from probmetric.io import FileError, read_yaml, try_lock
+from probmetric.io import FileError, read_yaml, try_lock, write_text
 from probmetric.models import _weights
 from probmetric.planning.declared import data_source, stage
 from probmetric.planning.expansion import (
@@ -30,11 +30,11 @@ from probmetric.planning.expansion import (
 )
 from probmetric.planning.experiments import methods_with
 from probmetric.planning.plans import LOCK
-from probmetric.planning.workflow import WorkflowPlan, run_inputs
+from probmetric.planning.workflow import WorkflowPlan, made_file, run_inputs
 from probmetric.runs.identity import steps_before
 from probmetric.runs.made import FRESH, Judge
 from probmetric.runs.names import LabelNoise, RunKey, class_split, split_data_name, without_split
-from probmetric.runs.plan import PLANS, Run, origin_run
+from probmetric.runs.plan import PLANS, Run, RunPlan, origin_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -474,18 +474,29 @@ def test_what_the_name_of_a_run_says_elsewhere_is_no_override(params, key):
         find_run(params, f"glyphs/contrastive+training.{key}=5/seed0")
 
 
-def test_plans_of_what_is_not_made_get_the_present_time_and_others_keep_theirs(params, tmp_path, monkeypatch):
+def test_the_plan_of_a_run_that_is_there_but_not_as_planned_changes(params, tmp_path, monkeypatch):
     """A run without its record, and a search's run whose results were deleted, was "stale", and nothing was done."""
     plan = WorkflowPlan.from_config(params.model_dump() | {"experiments": [], "runs": RUNS, "until": "train"})
     monkeypatch.chdir(tmp_path)
-    plan.write()
     files = [PLANS / f"{name}.json" for name in RUNS]
-    for file in files:
-        os.utime(file, (1, 1))
+
+    def written() -> list[str]:
+        plan.write()
+        return [file.read_text() for file in files]
+
+    first = written()
+    assert written() == first, "neither was ever made"
     fresh, true = RUNS[0], Judge.verdict
-    monkeypatch.setattr(Judge, "verdict", lambda self, run, step: FRESH if run == fresh else true(self, run, step))
-    plan.write()
-    assert [file.stat().st_mtime == 1 for file in files] == [True, False]
+    for name in RUNS:
+        write_text(Path(made_file("train").format(run=name)), "")
+    with monkeypatch.context() as made:
+        made.setattr(Judge, "verdict", lambda self, run, step: FRESH if run == fresh else true(self, run, step))
+        second = written()
+    assert second[0] == first[0]
+    assert second[1] == first[1].replace("\n}", ',\n"again": 1\n}')
+    monkeypatch.setattr(Judge, "verdict", lambda self, run, step: FRESH)
+    assert written() == second, "made since"
+    assert RunPlan.read(files[1]).run.name == RUNS[1]
 
 
 def test_while_a_workflow_runs_its_plans_stay(params, tmp_path, monkeypatch, caplog):

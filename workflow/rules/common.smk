@@ -15,6 +15,7 @@ from probmetric.planning.experiments import NAME
 from probmetric.planning.plans import hold_plans
 from probmetric.planning.workflow import (
     WorkflowPlan,
+    made_file,
     prepare_environment,
     report_inputs,
     run_inputs,
@@ -45,8 +46,7 @@ envvars:
 EXPERIMENTS = PLAN.experiments if PLAN else []
 PREPARED = config.get("data", {}).get("prepared", "data/prepared")
 UNTIL = config.get("until", "evaluate")
-# The file that says a run is made. Snakemake removes it before the job; the job restores it where nothing has changed.
-MADE = "results/{run}/metrics.json" if UNTIL == "evaluate" else f"state/{UNTIL}/{{run}}"
+MADE = made_file(UNTIL)
 
 
 wildcard_constraints:

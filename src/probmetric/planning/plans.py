@@ -126,11 +126,14 @@ class DataPlan:
         """Write the plan, unless it stands there already; returns its path."""
         return write_if_changed(DATA, self.params.model_dump(mode="json"))
 
-    def write_dataset(self, name: str) -> Path:
-        """Write what prepared dataset `name` is made of now, unless it stands there already; returns the path."""
+    def write_dataset(self, name: str, *, again: bool = False) -> Path:
+        """Write what prepared dataset `name` is made of now, unless it stands there already; returns the path.
+
+        `again` changes the file in any case: the dataset is to be prepared again.
+        """
         path = dataset_plan(name)
         before = read_json(path, AGAIN, dict[str, Any]) if present(path) else {}
-        return write_if_changed(path, made_of(self.params, name, before))
+        return write_if_changed(path, made_of(self.params, name, before), again=again)
 
     @classmethod
     def read(cls, path: str | Path) -> DataPlan:

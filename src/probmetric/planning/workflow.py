@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from probmetric.planning.rehearsal import kind_of, refusal
 from probmetric.process import path_with_this_python, switch_telemetry_off
 from probmetric.reporting.claims import load_claims
 from probmetric.reporting.figures import REGISTRY as FIGURES
-from probmetric.runs.folder import RunFolder
+from probmetric.runs.folder import RunFolder, Step
 from probmetric.runs.identity import planned_steps, plugin_modules
 from probmetric.runs.made import Judge
 from probmetric.runs.plan import PLANS, Run, RunPlan
@@ -100,30 +100,31 @@ class WorkflowPlan:
     def write(self) -> None:
         """Write the plan file of every dataset, run and report that is planned, where it has changed.
 
-        Snakemake compares times. So plans of what is to be made again are given the present one: a run whose record
-        was deleted or came with files of another machine, data whose raw files are others. While a workflow is running
-        here, plans that are there stay as they are: jobs that have not started yet do what was planned.
+        The plan changes, too, of a run or dataset that is there but not as planned (its record was deleted, or its
+        files came from elsewhere): Snakemake would not make it again. While a workflow is running here, plans that are
+        there stay as they are: jobs that have not started yet do what was planned.
         """
         data = DataPlan.of(self.params)
         names = dict.fromkeys(name for run in self.runs.values() for name in run.data)
-        plans = {DATA: data.write} | {dataset_plan(name): partial(data.write_dataset, name) for name in names}
-        of_runs = list(map(self.run_plan, self.runs.values()))
-        plans |= {plan.path: partial(plan.write, planned_steps(plan.run)) for plan in of_runs}
+        plans: dict[Path, Callable[[], Path]] = {DATA: data.write}
+        for name in names:
+            plans[dataset_plan(name)] = partial(data.write_dataset, name, again=name in self.outdated_data)
+        for run in self.runs.values():
+            plan = self.run_plan(run)
+            plans[plan.path] = partial(plan.write, planned_steps(run), again=self._unlike(run))
         plans |= {plan.path: plan.write for plan in map(self.report_plan, self.planned)}
         if workflow_runs():
             log.warning("a workflow is running here: what it plans stays as it is, whatever params.yaml says now")
             plans = {path: write for path, write in plans.items() if not path.exists()}
         for write in plans.values():
             write()
-        again = [plan.path for plan in of_runs if not self._made(plan.run)]
-        for path in {*again, *map(dataset_plan, self.outdated_data)} & plans.keys():
-            path.touch()
         remember()
 
-    def _made(self, run: Run) -> bool:
-        """Say whether a run is made as planned, up to the step that ends this workflow."""
-        steps = run.steps_until(self.params.until)
-        return all(self.judge.verdict(run.name, step).usable for step in steps)
+    def _unlike(self, run: Run) -> bool:
+        """Say whether a run is there, as Snakemake sees it, but not made as planned."""
+        until = self.params.until
+        steps = [step for step in run.steps_until(until) if not self.judge.verdict(run.name, step).usable]
+        return bool(steps) and Path(made_file(until).format(run=run.name)).exists()
 
     def check_machine(self) -> None:
         """Stop where this machine would end the workflow late: by its clock, or by the place of the MLflow store.
@@ -255,6 +256,14 @@ def _timm_tag(run: Run) -> str:
     """Return the tag of timm's that a run's backbone has; empty for another backbone."""
     backbone = run.settings.backbone
     return str(backbone.options.get("tag", TIMM_TAG)) if backbone.name == "timm" else ""
+
+
+def made_file(until: Step) -> str:
+    """Return the file, with `{run}` for its name, that says to Snakemake that a run is made up to a step.
+
+    Snakemake removes it before the job; the job restores it where nothing has changed.
+    """
+    return "results/{run}/metrics.json" if until == "evaluate" else f"state/{until}/{{run}}"
 
 
 def run_inputs(run: str, result_of: str) -> list[str]:

@@ -111,11 +111,12 @@ class RunPlan:
         """Where the plan lies."""
         return PLANS / f"{self.run.name}.json"
 
-    def write(self, steps: Mapping[str, str] | None = None) -> Path:
+    def write(self, steps: Mapping[str, str] | None = None, *, again: bool = False) -> Path:
         """Write the plan, unless it stands there already; returns its path.
 
         Args:
             steps: step -> identity (`identity.planned_steps`).
+            again: change the file in any case: what was made is to be made again.
         """
         run = self.run
         values = {
@@ -126,7 +127,7 @@ class RunPlan:
             "plugins": list(self.plugins),
             "steps": dict(steps or {}),
         }
-        return write_if_changed(self.path, values)
+        return write_if_changed(self.path, values, again=again)
 
     @classmethod
     def read(cls, path: str | Path) -> RunPlan:
@@ -161,12 +162,18 @@ def recorded_run(name: str, results: Path = RESULTS) -> Run:
         raise FileError(f"{path} was changed ({error!r}); delete it and run the workflow again.") from error
 
 
-def write_if_changed(path: Path, values: Mapping[str, Any]) -> Path:
-    """Write `values` as JSON unless the file holds them already, so that its time is that of its content."""
-    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in values.items())
+def write_if_changed(path: Path, values: Mapping[str, Any], *, again: bool = False) -> Path:
+    """Write `values` as JSON unless the file holds them already, so that its time is that of its content.
+
+    `again` counts up a number in the file, too: Snakemake takes a newer file of the same content for unchanged.
+    """
+    before, count = "", 0
+    with contextlib.suppress(OSError, UnicodeDecodeError, ValueError):
+        before = path.read_text(encoding="utf-8")
+        count = json.loads(before).get("again", 0)
+    counted = {**values, **({"again": count + again} if count + again else {})}
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in counted.items())
     text = f"{{\n{lines}\n}}\n"
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        if path.read_text(encoding="utf-8") == text:
-            return path
-    write_text(path, text)
+    if text != before:
+        write_text(path, text)
     return path
