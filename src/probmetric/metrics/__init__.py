@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from probmetric.metrics.correlation import spearman
     from probmetric.metrics.names import (
         arrow,
+        best,
         better,
         direction,
         find,
@@ -61,6 +62,7 @@ __all__ = [
     "agreement",
     "arrow",
     "auroc",
+    "best",
     "better",
     "calibration_error",
     "classification_metrics",

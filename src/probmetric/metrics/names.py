@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from probmetric.errors import nearest
 from probmetric.metrics.catalogue import METRICS, recorded
 from probmetric.metrics.own import own_records
 from probmetric.metrics.record import Direction, Metric
 from probmetric.registry import UnknownNameError, registry_of
+
+Key = TypeVar("Key")
 
 _PREFIXES = {"last": "last epoch", "train": "training images", "val": "validation"}
 _GROUPS = {
@@ -107,3 +110,9 @@ def heading(name: str) -> str:
 def better(name: str, first: float, second: float) -> bool:
     """Whether value `first` of metric `name` is strictly better than `second`."""
     return first < second if direction(name) == "lower" else first > second
+
+
+def best(name: str, values: Mapping[Key, float]) -> Key:
+    """Return the key of the best of some `values` of metric `name`, the first of equals."""
+    choose = min if direction(name) == "lower" else max
+    return choose(values, key=values.__getitem__)

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from probmetric.metrics import better, direction, find
+from probmetric.metrics import best, better, find
 from probmetric.metrics.pairwise import Pairwise, pairwise_tests
 from probmetric.metrics.statistics import LEVEL, NO_UNITS, Sample, half_width, mean_interval
 from probmetric.runs.names import EPOCHS, RunKey, override_items
@@ -86,10 +86,10 @@ def compare(metric: str, samples: Mapping[str, Sample], *, unranked: Collection[
     if record.direction == "none" or not record.comparable or len(compared) < 2:
         return cells
     means = [cells[method].mean for method in compared]
-    best, tests = _best(metric, {method: cells[method] for method in compared}), pairwise_tests(compared)
-    cells[best] = replace(cells[best], state="best")
-    for method in compared.keys() - {best}:
-        detectable = tests[method, best].detectable
+    leader, tests = best(metric, {method: cells[method].mean for method in compared}), pairwise_tests(compared)
+    cells[leader] = replace(cells[leader], state="best")
+    for method in compared.keys() - {leader}:
+        detectable = tests[method, leader].detectable
         p_value = _p_value(metric, method, tests)
         cells[method] = replace(
             cells[method],
@@ -121,11 +121,6 @@ def _state(p_value: float, detectable: float, span: float) -> State:
 
 def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
-
-
-def _best(metric: str, cells: Mapping[str, Cell]) -> str:
-    choose = min if direction(metric) == "lower" else max
-    return choose(cells, key=lambda method: cells[method].mean)
 
 
 def overrides_of(key: RunKey) -> Overrides:

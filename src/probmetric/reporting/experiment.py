@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from probmetric.io import FileError, present, read_json, sha256_file, write_json
+from probmetric.reporting.comparison import other_lengths
 from probmetric.reporting.results import Measured, Series, by_method, read_results
 from probmetric.reporting.words import override_words
 from probmetric.runs.folder import RunFolder
@@ -137,6 +138,14 @@ class ReportContext:
         """Return dataset -> method -> its `metric`; what was not measured is left out."""
         measured = {data: {each.variant: each for each in self.series(data, metric)} for data in self.data}
         return {data: methods for data, methods in measured.items() if methods}
+
+    def ranked(self, metric: str) -> dict[str, dict[str, Series]]:
+        """Return what `by_data` does, without methods of another length of training, which are not compared."""
+        others = {data: other_lengths(key for key in self.expected if key.group == data) for data in self.data}
+        return {
+            data: {variant: series for variant, series in methods.items() if variant not in others[data]}
+            for data, methods in self.by_data(metric).items()
+        }
 
     @functools.cached_property
     def runs(self) -> list[RunFolder]:

@@ -9,8 +9,7 @@ import numpy as np
 
 from probmetric.data.manifest import MANIFEST, read_table, values_of
 from probmetric.io import present
-from probmetric.metrics import better
-from probmetric.reporting.comparison import other_lengths
+from probmetric.metrics import best
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.results import mean_of
 from probmetric.reporting.words import group_title
@@ -33,20 +32,13 @@ def first_runs(context: ReportContext, *names: str) -> dict[tuple[str, str], Run
 
 
 def best_runs(context: ReportContext, *names: str) -> dict[str, RunFolder]:
-    """Return dataset -> first seed of the method with the best mean of the first metric, of those in `first_runs`.
-
-    A length of training that is not compared (`other_lengths`) is not the best.
-    """
-    metric = context.metrics[0]
-    measured = context.by_data(metric)
-    unranked = {data: other_lengths(key for key in context.expected if key.group == data) for data in context.data}
-    best: dict[str, tuple[float, RunFolder]] = {}
-    for (data, variant), run in first_runs(context, *names).items():
-        if variant not in unranked[data] and (series := measured.get(data, {}).get(variant)):
-            mean = mean_of(series)
-            if data not in best or better(metric, mean, best[data][0]):
-                best[data] = (mean, run)
-    return {data: run for data, (_, run) in best.items()}
+    """Return dataset -> first seed of the method with the best mean of the first metric, of those in `first_runs`."""
+    metric, first, runs = context.metrics[0], first_runs(context, *names), {}
+    for data, methods in context.ranked(metric).items():
+        means = {variant: mean_of(series) for variant, series in methods.items() if (data, variant) in first}
+        if means:
+            runs[data] = first[data, best(metric, means)]
+    return runs
 
 
 def mean_curve(curves: Iterable[Any], x: str, y: str, points: int = 101) -> Curve | None:

@@ -141,9 +141,9 @@ def severity(context: ReportContext) -> _style.Drawing:
     words = _style.Words(
         "Answers by severity of each distortion",
         "Test images in bins of equal mass by the strength of a distortion. Errors: the share of wrong answers. Excess "
-        "errors: how much larger that share is than 1 - P(right) stated; above 0 too much was promised. Rank: the mean "
-        "rank of the method's own uncertainty, 0 surest and 1 least sure; it rises if it notices the distortion. Mean "
-        "over seeds.",
+        "errors: how much larger that share is than 1 - P(right) stated; above 0 the model was too sure. Rank: the "
+        "mean rank of the method's own uncertainty, 0 surest and 1 least sure; it rises if it notices the distortion. "
+        "Mean over seeds.",
         "no dataset of this experiment says how strongly its images were distorted.",
         "Errors and uncertainty against the strength of distortions. ",
     )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 
-from probmetric.metrics import direction, heading, label
+from probmetric.metrics import best, heading, label
 from probmetric.reporting.comparison import summarise
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import _style, register
@@ -96,8 +96,8 @@ def _line(names: list[str]) -> float:
 def _alt(context: ReportContext) -> str:
     sentences = []
     metric = context.metrics[0]
-    for data, by_method in context.by_data(metric).items():
+    for data, by_method in context.ranked(metric).items():
         means = {variant: mean_of(series) for variant, series in by_method.items()}
-        best = max(means, key=lambda variant: -means[variant] if direction(metric) == "lower" else means[variant])
-        sentences.append(f"on {group_title(data)}, {context.label(best)} has the best mean ({means[best]:.3f})")
+        leader = best(metric, means)
+        sentences.append(f"on {group_title(data)}, {context.label(leader)} has the best mean ({means[leader]:.3f})")
     return f"Dot plot of {len(context.metrics)} metrics. {label(metric)}: {'; '.join(sentences)}."

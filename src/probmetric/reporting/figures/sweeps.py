@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from probmetric.metrics import arrow, direction, heading, label
+from probmetric.metrics import arrow, best, heading, label
 from probmetric.reporting.comparison import Cell, summarise
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import _lines, _style, register
@@ -138,11 +138,11 @@ def _alt(context: ReportContext, sweeps: dict[str, Sweep]) -> str:
     for data, sweep in sweeps.items():
         for option, lines in sweep.lines.items():
             for name, points in lines.items():
-                sign = -1 if direction(sweep.metric) == "lower" else 1
-                best = max(points, key=lambda value, points=points, sign=sign: sign * mean_of(points[value]))  # type: ignore[misc]
-                shown = f"{best:g}" if isinstance(best, float) else best
+                means = {value: mean_of(series) for value, series in points.items()}
+                value = best(sweep.metric, means)
+                shown = f"{value:g}" if isinstance(value, float) else value
                 where = f"{group_title(data)}, {context.label(name)}: best {label(sweep.metric)}"
-                parts.append(f"{where} at {option_words(option)} {shown} ({mean_of(points[best]):.3f})")
+                parts.append(f"{where} at {option_words(option)} {shown} ({means[value]:.3f})")
     return f"A metric against options. {'; '.join(parts)}."
 
 
