@@ -165,15 +165,21 @@ def recorded_run(name: str, results: Path = RESULTS) -> Run:
 def write_if_changed(path: Path, values: Mapping[str, Any], *, again: bool = False) -> Path:
     """Write `values` as JSON unless the file holds them already, so that its time is that of its content.
 
-    `again` counts up a number in the file, too: Snakemake takes a newer file of the same content for unchanged.
+    If it does, `again` counts up a number in the file: Snakemake takes a newer file of the same content for unchanged.
     """
     before, count = "", 0
     with contextlib.suppress(OSError, UnicodeDecodeError, ValueError):
         before = path.read_text(encoding="utf-8")
         count = json.loads(before).get("again", 0)
-    counted = {**values, **({"again": count + again} if count + again else {})}
-    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in counted.items())
-    text = f"{{\n{lines}\n}}\n"
+    text = _text(values, count)
+    if text == before and again:
+        text = _text(values, count + 1)
     if text != before:
         write_text(path, text)
     return path
+
+
+def _text(values: Mapping[str, Any], again: int) -> str:
+    counted = {**values, "again": again} if again else values
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in counted.items())
+    return f"{{\n{lines}\n}}\n"
