@@ -13,6 +13,7 @@ from probmetric.trust.deployed import (
     certify_record,
     records_digest,
 )
+from probmetric.trust.drift import monitor
 from probmetric.trust.p_right import fit_p_right, p_right_metrics
 
 CLASSES = 40
@@ -240,3 +241,31 @@ def test_queries_that_nothing_can_answer_are_not_among_the_familiar():
     labels = np.append(np.arange(20).repeat(2), np.arange(20, 80))
     strange = asked_in({"mean": axes[150:170], "uncertainty": np.zeros(20)}, np.full(20, -1), record, labels)
     assert stranger_aurocs(among_others(record, labels), strange)["auroc_cosine"] == 1.0
+
+
+def asked_of(label):
+    """The record of right answers to queries of these classes, whose doubts lie between the class and the next."""
+    doubt = label + np.random.default_rng(20).random(len(label))
+    return {"doubt.gap": doubt, "own": doubt, "label": label, "right": np.ones(len(label)), "asked": label >= 0}
+
+
+def test_a_monitor_is_given_queries_as_deployment_draws_them():
+    """Half of the calibration is hard, one in fifty of deployment: a sample of the calibration always alarmed."""
+    label, share = np.repeat([0, 1], 500), np.array([0.98, 0.02])
+    made = certify_record(asked_of(label), label, risk=0.1, score="gap", importance=share[label])
+    deployed = np.random.default_rng(21).choice(2, size=3000, p=share)
+    assert np.mean(np.array(made.reference) > 1) == pytest.approx(0.02, abs=0.02)
+    assert monitor(made.reference, asked_of(deployed)["doubt.gap"]).alarm is None
+    of_groups = certify_record(
+        asked_of(label), label, risk=0.1, score="gap", importance=share[label], groups=np.arange(1000) // 2
+    )
+    assert 245 <= len(of_groups.reference) <= 265, "of 250 easy groups all, of 250 hard ones two in a hundred"
+
+
+def test_a_monitor_is_given_every_query_where_classes_are_drawn():
+    label = np.concatenate([np.arange(100), np.zeros(900, dtype=int)])
+    made = certify_record(asked_of(label), np.arange(200), risk=0.3, score="gap")
+    assert (made.unit, made.groups) == ("group", 100)
+    assert np.mean(np.array(made.reference) < 1) == 0.901
+    grouped = certify_record(asked_of(label), np.arange(200), risk=0.3, score="gap", groups=np.arange(1000) // 10)
+    assert len(grouped.reference) == 100

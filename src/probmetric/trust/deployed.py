@@ -86,8 +86,9 @@ def certify_record(
         "gallery_classes": len(classes),
         "valid_for": (like if by_class else queries).format(len(shown), len(classes)),
     }
-    if "groups" in options:
-        count = len(np.unique(arrays.to_numpy(options["groups"])))
+    sources = options.get("groups")
+    if sources is not None:
+        count = len(np.unique(arrays.to_numpy(sources)))
         facts["valid_for"] = f"queries in groups like the {count} that calibration shows"
     elif by_class:
         options["groups"] = record["label"]
@@ -96,11 +97,24 @@ def certify_record(
     if options.get("importance") is not None:
         facts["valid_for"] += "; each class is asked about as often as its share says"
     certificate = certify(deciding, record["right"], risk=risk, **facts, **options)
-    reference = deciding[certificate.score]
-    if options.get("groups") is not None:
-        reference = reference[one_of_each(options["groups"])]
-    drawn = np.random.default_rng(0).permutation(len(reference))[:REFERENCE]
-    return replace(certificate, reference=tuple(reference[drawn].tolist()))
+    drawn = _as_deployed(len(record["label"]), sources, options.get("importance"))
+    return replace(certificate, reference=tuple(deciding[certificate.score][drawn].tolist()))
+
+
+def _as_deployed(count: int, sources: Any, importance: Any) -> Ints:
+    """Return rows of `count` calibration queries that are a sample of deployment, `REFERENCE` at most, in any order.
+
+    Args:
+        count: Q.
+        sources: (Q,) what queries come from together, of which a monitor takes one each; None: every query counts.
+        importance: (Q,) how many queries of deployment each stands for; one that stands for few is seldom kept.
+    """
+    rows, generator = np.arange(count) if sources is None else one_of_each(sources), np.random.default_rng(0)
+    rows = generator.permutation(rows)
+    if importance is not None:
+        weights = arrays.vector(importance, "importance")[rows]
+        rows = rows[generator.random(len(rows)) * weights.max() < weights]
+    return rows[:REFERENCE]
 
 
 def shows_some(labels: Any, gallery_labels: Any) -> bool:

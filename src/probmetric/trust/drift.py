@@ -174,7 +174,8 @@ class Monitor:
         count = arrays.to_numpy(reference).size
         if count < LEAST:
             raise CertificateError(
-                f"reference has {count} doubts; a change can be told from at least {LEAST}. Certify again."
+                f"reference has {count} doubts; a change can be told from at least {LEAST}. Certify again "
+                "with more queries."
             )
         values = arrays.vector(reference, "reference")
         arrays.check_number(patience, "patience")
