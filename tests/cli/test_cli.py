@@ -70,7 +70,6 @@ def test_neither_planning_nor_a_run_imports_tables():
         (["track", "demo", "--plan", "{report}"], "is the plan of smoke, not of demo"),
         (["monitor", "c.json", "log.csv", "--labelled", "--patience", "3"], "--patience says nothing of labelled"),
         (["monitor", "c.json", "log.csv", "--labelled", "--unordered"], "--unordered says nothing of labelled"),
-        (["monitor", "c.json", "log.csv", "--labelled", "path", "--column", "x"], "--column says nothing of labelled"),
         (["monitor", "c.json", "log.csv", "--false-alarms", "0.1"], "--false-alarms says nothing of doubts"),
         (["report", "dmo"], "did you mean 'demo'"),
         (["prepare", "digit"], "did you mean 'digits'"),

@@ -17,7 +17,7 @@ from probmetric import Gallery
 from probmetric.cli import main
 from probmetric.data.manifest import DataError
 from probmetric.errors import ServingError
-from probmetric.serving.frames import class_names_of
+from probmetric.metrics.arrays import class_names_of
 from probmetric.serving.gallery_trust import Calibration
 from probmetric.serving.vectors import calibrating, read_vectors
 from probmetric.trust.certificates import CertificateError
@@ -149,10 +149,36 @@ def test_a_faiss_index_with_ids_is_read_in_the_order_of_its_rows(index, tmp_path
 
 
 def test_one_reading_of_a_class_whatever_the_file_makes_of_it():
-    nothing = [None, float("nan"), np.float64("nan"), pd.NA, ""]
-    assert class_names_of(nothing) == [""] * 5
+    nothing = [None, float("nan"), np.float64("nan"), pd.NA, "", "nan", "NaN", "<NA>", "None", b"nan"]
+    assert class_names_of(nothing) == [""] * len(nothing)
     assert class_names_of([3, 3.0, np.float32(3), np.int64(3), "3", b"3", " 3 "]) == ["3"] * 7
     assert class_names_of([unicodedata.normalize("NFD", "é"), 2.5]) == ["é", "2.5"]
+
+
+def test_labels_that_are_missing_are_no_class(tmp_path):
+    """An array of objects turned into text has "nan" where there was none: it became a class of its own."""
+    labels = np.where(np.arange(100) % 3, LABELS[:100].astype(object), np.nan).astype(str)
+    np.savez(tmp_path / "f.npz", vector=VECTORS[:100], label=labels, walk=labels)
+    read = read_vectors(tmp_path / "f.npz")
+    assert read.labels == [name if row % 3 else "" for row, name in enumerate(LABELS[:100].tolist())]
+    with pytest.raises(DataError, match="34 of 100 rows have no walk"):
+        read_vectors(tmp_path / "f.npz", group="walk")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "frame"])
+def test_whole_numbers_are_one_class_with_empty_cells_and_without(tmp_path, kind):
+    for labels in ([3.0, 4.0, None], [3.0, 4.0, 3.0]):
+        table = pd.DataFrame({"vector": list(VECTORS[:3]), "label": pd.Series(labels)})
+        if kind == "frame":
+            names = Gallery.from_vectors(table).class_names
+        elif kind == "parquet":
+            table.to_parquet(tmp_path / "v.parquet")
+            names = read_vectors(tmp_path / "v.parquet").labels
+        else:
+            np.save(tmp_path / "v.npy", VECTORS[:3])
+            table[["label"]].assign(row=range(3)).to_csv(tmp_path / "v.csv", index=False)
+            names = read_vectors(tmp_path / "v.npy").labels
+        assert names == ["3", "4", "3" if labels[2] else ""]
 
 
 def test_queries_without_a_class_are_refused_and_unknown_classes_are_counted(caplog):
@@ -211,6 +237,13 @@ def test_a_damaged_gallery_names_the_way_out(tmp_path, capsys, monkeypatch):
     Path("g.parquet.gallery/certificate-0.2-0.9.json").write_text("{}")
     assert main(["certify", "g.parquet", "--risk", "0.2"]) == 2
     assert "remove the folder g.parquet.gallery and certify again" in capsys.readouterr().err
+
+
+def test_shares_name_classes_whichever_program_wrote_them():
+    names = np.array(["e\u0301", "3"])[np.arange(600) % 2]
+    gallery = Gallery.from_vectors(VECTORS[SHOWN][:600], names)
+    shares = {"\u00e9": 0.2, 3.0: 0.8}
+    assert gallery.certify(None, VECTORS[ASKED], names, risk=0.9, score="gap", shares=shares).weighted
 
 
 def test_a_class_has_one_share(tmp_path, capsys, monkeypatch):

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter
@@ -186,7 +188,7 @@ def written(path, rates, *, walk=20):
 
 def test_the_command_watches_errors_and_groups(tmp_path, capsys):
     doubt = np.random.default_rng(7).random(800)
-    right = np.random.default_rng(8).random(800) >= 0.3 * doubt
+    right = np.random.default_rng(8).random(800) >= 0.1 * doubt  # so that every answer is given
     certify(doubt, right, risk=0.1, reference=tuple(doubt.tolist())).save(tmp_path / "c.json")
     log = written(tmp_path / "log.csv", np.full(1000, 0.05))
     command = ["monitor", str(tmp_path / "c.json")]
@@ -205,7 +207,7 @@ def test_the_command_watches_errors_and_groups(tmp_path, capsys):
     assert main([*command, str(tmp_path / "head.csv")]) == 2
     assert "has no answers, only a head" in capsys.readouterr().err
     empty = tmp_path / "empty.csv"
-    empty.write_text("image,class_name,truth\n1,a,\n")
+    empty.write_text("image,class_name,truth,p_right\n1,a,,0.9\n")
     assert main([*command, str(empty), "--labelled"]) == 2
     assert "no answer given has a class in the column 'truth'" in capsys.readouterr().err
 
@@ -215,7 +217,8 @@ def test_a_class_that_a_spreadsheet_would_compute_is_the_class_it_was(tmp_path):
     log = tmp_path / "log.csv"
     names = ["-1", "+", "=a", "@b", "＝c", "d"]
     log.write_text("class_name,truth\n" + "".join(f"{cell_text(name)},{name}\n" for name in names) + "'-1,d\n")
-    checked, wrong = logged_checks(log, "truth")
+    everything = certify(np.zeros(100), np.ones(100), risk=0.1)
+    checked, wrong = logged_checks(log, "truth", everything, np.zeros(len(names) + 1))
     assert checked.all()
     assert wrong.tolist() == [False] * len(names) + [True]
     assert cell_text("-1") == "'-1"
@@ -237,3 +240,63 @@ def test_a_share_outside_0_to_1_is_refused_with_its_query(tmp_path, column, shar
 def test_a_doubt_that_is_no_share_may_be_any_number(tmp_path):
     (tmp_path / "log.csv").write_text("certified_doubt\n-3\n1.5\n")
     assert logged_doubts(tmp_path / "log.csv", "certified_doubt").tolist() == [-3, 1.5]
+
+
+def test_one_class_is_one_class_whichever_program_wrote_it(tmp_path):
+    """pandas writes 3.0 in a column with empty cells, macOS a letter and its accent: all were wrong answers."""
+    log, everything = tmp_path / "log.csv", certify(np.zeros(100), np.ones(100), risk=0.1)
+    pairs = [
+        ("3", "3.0"),
+        ("-3", "-3.0"),
+        ("\u00e9", "e\u0301"),
+        ("a", " a "),
+        ("3.0", "3"),
+        ("v1", "v1.0"),
+        ("3", "30"),
+    ]
+    lines = [f"{cell_text(name)},{truth},1.0" for name, truth in [*pairs, ("a", "nan"), ("a", "")]]
+    log.write_text("\n".join(["class_name,truth,rank", *lines]) + "\n")
+    checked, wrong = logged_checks(log, "truth", everything, np.zeros(len(lines)))
+    assert checked.tolist() == [True] * len(pairs) + [False, False]
+    assert wrong.tolist() == [False] * 5 + [True, True]
+
+
+def test_checked_answers_that_the_certificate_withholds_do_not_count(tmp_path, capsys):
+    """A log of a search without --risk gives every answer: half of these are wrong, all beyond the certified doubt."""
+    doubt = np.linspace(0, 1, 1000)
+    certificate = certify(doubt, doubt < 0.5, risk=0.1)
+    rows = [f"{1 - each!r},a,{'a' if each < 0.5 else 'b'}" for each in doubt[::2].tolist()]
+    log, command = tmp_path / "log.csv", ["monitor", str(tmp_path / "c.json"), str(tmp_path / "log.csv"), "--labelled"]
+    log.write_text("\n".join(["p_right,class_name,truth", *rows]) + "\n")
+    certificate.save(tmp_path / "c.json")
+    assert main(command) == 0
+    given = np.count_nonzero(certificate.answers(doubt[::2]))
+    assert f"of {given} checked answers are wrong; the promise may hold" in capsys.readouterr().out
+    dataclasses.replace(certificate, score="gap").save(tmp_path / "c.json")
+    assert main([*command, "--column", "p_right"]) == 2
+    assert main(command) == 2
+    assert "has no column 'certified_doubt'" in capsys.readouterr().err
+    log.write_text("certified_doubt,class_name,truth\n,a,b\n")
+    assert main(command) == 2
+    assert "query 1 has '' in column 'certified_doubt'; expected numbers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("labelled", [[], ["--labelled"]])
+@pytest.mark.parametrize("cell", ["", " ", "nan"])
+def test_queries_without_a_group_are_refused(tmp_path, capsys, cell, labelled):
+    """They counted as one query, and no change was ever noticed."""
+    doubt = np.random.default_rng(11).random(300)
+    certify(doubt, np.ones(300), risk=0.1, reference=tuple(doubt.tolist())).save(tmp_path / "c.json")
+    lines = [f"{each!r},a,a,{group}" for each, group in zip(doubt[:3].tolist(), ["w", cell, cell], strict=True)]
+    (tmp_path / "log.csv").write_text("\n".join(["p_right,class_name,truth,walk", *lines]) + "\n")
+    assert main(["monitor", str(tmp_path / "c.json"), str(tmp_path / "log.csv"), "--group", "walk", *labelled]) == 2
+    assert "query 2 has nothing in the column 'walk', 2 of 3 in all" in capsys.readouterr().err
+
+
+def test_the_rank_may_be_written_with_a_point(tmp_path):
+    log = tmp_path / "log.csv"
+    log.write_text("p_right,rank\n0.9,1.0\n0.1,2.0\n")
+    assert logged_doubts(log, "p_right") == pytest.approx([0.1])
+    log.write_text("p_right,rank\n0.9,2\n")
+    with pytest.raises(FileError, match="has no answer of rank 1, only of '2'"):
+        logged_doubts(log, "p_right")

@@ -13,7 +13,7 @@ from probmetric.runs import steps
 from probmetric.trust import drift
 from probmetric.trust.certificates import Certificate, CertificateError
 from probmetric.trust.deployed import P_RIGHT
-from probmetric.trust.drift import logged_checks, logged_doubts, logged_rows
+from probmetric.trust.drift import logged_checks, logged_doubts, logged_groups
 from probmetric.trust.spot_check import spot_checks
 
 
@@ -28,15 +28,24 @@ def certificate(options: argparse.Namespace) -> None:
 def monitor(options: argparse.Namespace) -> None:
     """Run `probmetric monitor`."""
     if options.labelled:
-        unused = {"column": None, "patience": drift.PATIENCE, "unordered": False}
+        unused = {"patience": drift.PATIENCE, "unordered": False}
         check_unused(options, unused, "labelled errors")
     else:
         check_unused(options, {"false_alarms": 0.01}, "doubts, only of --labelled errors")
     certificate = Certificate.load(options.certificate)
-    rows = logged_rows(options.log, options.group) if options.group else []
-    groups = np.array([row[options.group] for row in rows]) if options.group else None
+    groups = logged_groups(options.log, options.group) if options.group else None
+    if groups is not None:
+        print(f"{len(np.unique(groups))} groups in the column {options.group!r}")
+    by_another = certificate.score not in ("", P_RIGHT)
+    if by_another and options.column == P_RIGHT:
+        raise CertificateError(
+            f"this certificate decides by {certificate.score}, not by P(right): watch the column certified_doubt, "
+            "which `probmetric search --risk ... --csv` writes."
+        )
+    column = options.column or ("certified_doubt" if by_another else P_RIGHT)
+    doubts = logged_doubts(options.log, column, shares=not by_another and column == "certified_doubt")
     if options.labelled:
-        checked, wrong = logged_checks(options.log, options.labelled)
+        checked, wrong = logged_checks(options.log, options.labelled, certificate, doubts)
         sources = None if groups is None else groups[checked]
         checks = spot_checks(wrong, risk=certificate.risk, false_alarms=options.false_alarms, groups=sources)
         print(checks.text)
@@ -46,14 +55,6 @@ def monitor(options: argparse.Namespace) -> None:
                 "them (other queries, another gallery, wrong labels?) and certify again with labelled queries of now."
             )
         return
-    by_another = certificate.score not in ("", P_RIGHT)
-    if by_another and options.column == P_RIGHT:
-        raise CertificateError(
-            f"this certificate decides by {certificate.score}, not by P(right): watch the column certified_doubt, "
-            "which `probmetric search --risk ... --csv` writes."
-        )
-    column = options.column or ("certified_doubt" if by_another else P_RIGHT)
-    doubts = logged_doubts(options.log, column, shares=not by_another and column == "certified_doubt")
     order = np.arange(len(doubts))
     if options.unordered:  # a folder lists its images class by class, which is no order that calibration has
         order = np.random.default_rng(0).permutation(len(doubts))

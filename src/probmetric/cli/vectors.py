@@ -18,6 +18,7 @@ from probmetric.data.sources.table import columns_of
 from probmetric.errors import ServingError, harmless
 from probmetric.io import present
 from probmetric.io.folders import check_new_file, check_new_parquet
+from probmetric.metrics.arrays import class_names_of
 from probmetric.serving.gallery import Gallery
 from probmetric.serving.gallery_files import INDEX
 from probmetric.serving.gallery_trust import write_certificates
@@ -118,11 +119,12 @@ def class_shares(file: Path) -> dict[str, float]:
     columns = columns_of(file)
     if not {"class", "share"} <= set(columns):
         raise DataError(f"{file} has the columns {', '.join(columns)}; expected class and share.")
-    twice = [name for name, count in Counter(map(str, columns["class"])).items() if count > 1]
+    names = class_names_of(columns["class"])
+    twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise DataError(f"{file} names the class {twice[0]!r} more than once; give each one share.")
     try:
-        shares = {str(name): float(share) for name, share in zip(columns["class"], columns["share"], strict=True)}
+        shares = {name: float(share) for name, share in zip(names, columns["share"], strict=True)}
     except ValueError as error:
         raise DataError(f"{file}: {error}; a share is a number, such as 0.2.") from error
     wrong = [name for name, share in shares.items() if not 0 < share < np.inf]

@@ -6,7 +6,8 @@ its `detach` method. Every complaint names the argument, the first offending pos
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ Bools = NDArray[np.bool_]
 
 UNIT_TOLERANCE = 1e-4
 SMALLEST_NORM, LARGEST_NORM = 1e-12, 1e15
+MISSING = ("", "nan", "NaN", "<NA>", "None")  # as programs write what is not known
 NORM_BLOCK = 1 << 16  # values, half a megabyte of float64: stays in a cache
 
 
@@ -139,6 +141,19 @@ def names_of(values: Any, name: str, *, count: int | None = None) -> tuple[Array
         check_finite(array, name)
     classes, codes = np.unique(array, return_inverse=True)
     return classes, codes.astype(np.int64)
+
+
+def class_names_of(values: Iterable[Any]) -> list[str]:
+    """Return classes as names: as `text_of` has them, Unicode composed, no space around."""
+    return [unicodedata.normalize("NFC", text_of(value)).strip() for value in values]
+
+
+def text_of(value: Any) -> str:
+    """Return an entry as text: "" for what is `MISSING`, also None, NaN and pandas' NA; 3.0 as 3, bytes as text."""
+    value = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    whole = isinstance(value, float | np.floating) and float(value).is_integer()
+    text = str(int(value)) if whole else str(value)
+    return "" if text.strip() in MISSING else text
 
 
 def check_mapping(values: Any, name: str, *needed: str) -> None:

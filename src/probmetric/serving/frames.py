@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import unicodedata
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from probmetric.data.manifest import DataError
 from probmetric.data.sources.embeddings import VECTORS
+from probmetric.metrics.arrays import text_of
 
 log = logging.getLogger(__name__)
 LABELS = ("label", "labels", "class", "class_name")
@@ -63,7 +63,7 @@ def column_of(
     values = columns[name]
     if values.shape != (count,):
         raise DataError(f"{file}: {name} has the shape {values.shape} for {count} vectors; give one entry each.")
-    return [_text(value) for value in values.tolist()]
+    return [text_of(value) for value in values.tolist()]
 
 
 def column_called(columns: Collection[str], wanted: str, usual: Sequence[str]) -> str:
@@ -86,24 +86,3 @@ def names_of(file: Path, columns: Mapping[str, np.ndarray], count: int) -> tuple
         if named:
             log.info("%s: the column %s names no row by itself, so it is no name of the rows", file, name)
     return "", None
-
-
-def class_names_of(values: Iterable[Any]) -> list[str]:
-    """Return classes as names: "" where there is none; 3.0 as 3, bytes as text, Unicode composed, no space around."""
-    return [unicodedata.normalize("NFC", _text(value)).strip() for value in values]
-
-
-def _unlike_itself(value: Any) -> bool:
-    try:
-        return bool(value != value)  # NaN
-    except TypeError:  # pandas' NA is neither
-        return True
-
-
-def _text(value: Any) -> str:
-    """Return an entry as text, "" for None, NaN and pandas' NA."""
-    if value is None or _unlike_itself(value):
-        return ""
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    return str(int(value)) if isinstance(value, float | np.floating) and float(value).is_integer() else str(value)

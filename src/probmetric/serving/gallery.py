@@ -25,13 +25,13 @@ from probmetric.data.loose import LooseImages, loose_images
 from probmetric.errors import ServingError, harmless
 from probmetric.io import alone, present
 from probmetric.io.folders import claim_folder
-from probmetric.metrics.arrays import row_norms
+from probmetric.metrics.arrays import check_mapping, class_names_of, row_norms
 from probmetric.retrieval.match import Match, find_match
 from probmetric.retrieval.neighbours import search
 from probmetric.serving import gallery_files, gallery_trust, lists
 from probmetric.serving.canary import warn_if_moved
 from probmetric.serving.content import TRAINED, Content, digest_of_content, place_of, stacked_looks
-from probmetric.serving.frames import class_names_of, is_frame, vectors_and_names
+from probmetric.serving.frames import is_frame, vectors_and_names
 from probmetric.serving.gallery_files import GALLERY, INDEX
 from probmetric.serving.gallery_trust import VOTES, Calibration, Trust, fitting_certificate
 from probmetric.serving.looks import World, some
@@ -611,7 +611,9 @@ class Gallery:
         if calibration.groups is not None:
             facts["groups"] = calibration.groups
         if shares is not None:
-            facts["importance"] = class_importance(self._names_of(record["label"]), shares)
+            check_mapping(shares, "shares")
+            by_name = dict(zip(class_names_of(shares), shares.values(), strict=True))
+            facts["importance"] = class_importance(self._names_of(record["label"]), by_name)
         mark = f"; embeddings had moved from the gallery's by {self._moved:.2g} in cosine" if self._moved else ""
 
         def certified(risk: float) -> Certificate:
@@ -657,7 +659,7 @@ class Gallery:
 
     def _names_of(self, labels: np.ndarray) -> np.ndarray:
         """Return the names of classes by number (Q,), `STRANGERS` for those that the gallery has not."""
-        names = dict(zip(self.labels.tolist(), self.class_names, strict=True))
+        names = dict(zip(self.labels.tolist(), class_names_of(self.class_names), strict=True))
         return np.array([names.get(label, STRANGERS) for label in labels.tolist()])
 
     def _truth(self, class_names: Iterable[Any]) -> np.ndarray:

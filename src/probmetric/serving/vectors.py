@@ -36,8 +36,9 @@ from probmetric.data.sources.table import columns_of
 from probmetric.data.splits import GALLERY_SPLITS, QUERY_SPLITS
 from probmetric.errors import ServingError
 from probmetric.io import FileError, present
+from probmetric.metrics.arrays import class_names_of
 from probmetric.serving import lists
-from probmetric.serving.frames import LABELS, VECTORS, class_names_of, column_called, column_of, names_of
+from probmetric.serving.frames import LABELS, VECTORS, column_called, column_of, names_of
 from probmetric.serving.gallery import Gallery, directions
 from probmetric.serving.gallery_files import INDEX
 from probmetric.trust.certificates import CertificateError

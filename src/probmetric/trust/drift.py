@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import bisect
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,14 +30,15 @@ import scipy
 
 from probmetric.io import FileError, cell_text, read_csv
 from probmetric.metrics import arrays
-from probmetric.metrics.arrays import Bools, Doubles
-from probmetric.trust.certificates import CertificateError
+from probmetric.metrics.arrays import Array, Bools, Doubles
+from probmetric.trust.certificates import Certificate, CertificateError
 
 RISEN = ((0.4, 1.0), (0.7, 1.0), (1.0, 1.5), (1.0, 2.0), (1.0, 3.0), (0.7, 3.0), (1.5, 2.0))
 BETS = (*RISEN, *((b, a) for a, b in RISEN), (1.5, 1.5), (3.0, 3.0), (0.7, 0.7))
 LEAST = 50
 PATIENCE = 100_000
 SHARES = ("p_right", "doubt")
+WHOLE = re.compile(r"('?-?\d+)\.0")  # as pandas writes whole numbers beside empty cells
 
 
 Way = Literal["rose", "fell", "changed"]
@@ -100,7 +102,7 @@ def logged_rows(log: str | Path, *columns: str) -> list[dict[str, str]]:
     """Read the rows of answers from a CSV with one row per query or, of `search --csv`, per match: the first counts.
 
     Raises:
-        FileError: the log is damaged, or has not all of the `columns`.
+        FileError: the log is damaged, has not all of the `columns`, or no row of the first rank.
     """
     names, rows = read_csv(log, "name the CSV that `probmetric search --csv` wrote")
     for column in columns:
@@ -108,7 +110,26 @@ def logged_rows(log: str | Path, *columns: str) -> list[dict[str, str]]:
             raise FileError(f"{log} has no column {column!r}; it has {', '.join(names)}.")
     if not rows:
         raise FileError(f"{log} has no answers, only a head.")
-    return [row for row in rows if row.get("rank", "1") == "1"]
+    first = [row for row in rows if _compared(row.get("rank", "1")) == "1"]
+    if not first:
+        raise FileError(f"{log} has no answer of rank 1, only of {rows[0]['rank']!r} and the like.")
+    return first
+
+
+def logged_groups(log: str | Path, column: str) -> Array:
+    """Read what the queries come from together (Q,) from a log, as of `logged_rows`.
+
+    Raises:
+        FileError: the log is damaged, has no such column, or an empty cell in it.
+    """
+    groups = np.array([row[column] for row in logged_rows(log, column)])
+    empty = np.flatnonzero([not name for name in arrays.class_names_of(groups)])
+    if len(empty):
+        raise FileError(
+            f"{log}: query {empty[0] + 1} has nothing in the column {column!r}, {len(empty)} of {len(groups)} in all; "
+            "queries of one source count once, so name it for each of them."
+        )
+    return groups
 
 
 def logged_doubts(log: str | Path, column: str, *, shares: bool = False) -> Doubles:
@@ -130,30 +151,39 @@ def logged_doubts(log: str | Path, column: str, *, shares: bool = False) -> Doub
         except ValueError:
             values.append(math.nan)
         if not math.isfinite(values[-1]) or (expected != "numbers" and not 0 <= values[-1] <= 1):
-            raise FileError(f"{log}: query {query} has {row[column]!r} in column {column!r}; expected {expected}.")
+            raise FileError(
+                f"{log}: query {query} has {row[column]!r} in column {column!r}; expected {expected}, as "
+                "`probmetric search --csv` writes (certified_doubt: with --risk)."
+            )
     return 1 - np.array(values) if column == "p_right" else np.array(values)
 
 
-def logged_checks(log: str | Path, truth: str) -> tuple[Bools, Bools]:
+def logged_checks(log: str | Path, truth: str, certificate: Certificate, doubt: Any) -> tuple[Bools, Bools]:
     """Return which answers (Q,) of a log were checked, and whether those (N,) are wrong.
 
     Args:
         log: a file with the columns `class_name`, the answer, and `truth`.
-        truth: column of the true class, empty where nobody looked it up. Withheld answers do not count.
+        truth: column of the true class, empty where nobody looked it up.
+        certificate: what it withholds does not count, nor what the log says was withheld.
+        doubt: of the answers (Q,), by which it decides.
 
     Raises:
         FileError: the log is damaged, lacks a column, or no answer was checked.
     """
     rows = logged_rows(log, truth, "class_name")
-    checked = np.array([row[truth].strip() != "" and row.get("withheld", "0") != "1" for row in rows], dtype=bool)
+    truths, names = ([_compared(row[column]) for row in rows] for column in (truth, "class_name"))
+    given = certificate.answers(doubt) & np.array([_compared(row.get("withheld", "0")) != "1" for row in rows])
+    checked = given & np.array([name != "" for name in truths])
     if not checked.any():
         raise FileError(f"{log}: no answer given has a class in the column {truth!r}; look some up, drawn at random.")
-    wrong = [
-        cell_text(row[truth].strip()) != cell_text(row["class_name"])
-        for row, looked in zip(rows, checked, strict=True)
-        if looked
-    ]
-    return checked, np.array(wrong, dtype=bool)
+    return checked, np.array([first != second for first, second in zip(truths, names, strict=True)])[checked]
+
+
+def _compared(cell: str) -> str:
+    """Return a cell in the form in which it is compared with those of other programs."""
+    name = cell_text(arrays.class_names_of([cell])[0])
+    whole = WHOLE.fullmatch(name)
+    return whole[1] if whole else name
 
 
 class Monitor:

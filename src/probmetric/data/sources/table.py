@@ -30,12 +30,12 @@ from probmetric.data.manifest import TYPES, DataError, refusing
 from probmetric.data.sources import RawFiles, Table, _listing, register
 from probmetric.data.sources._files import missing_files, strings
 from probmetric.data.sources._own import Columns, InColumns, OwnImages
+from probmetric.metrics.arrays import MISSING
 from probmetric.metrics.severity import STRENGTHS
 
 FILES = (".csv", ".tsv", ".parquet")
 NEEDED = ("path", "label")
 MATRICES = ("vector", "vectors", "mean", "embedding", "similarities", "scores", "indices")  # lists of one length
-MISSING = ("", "nan", "NaN", "<NA>")  # as programs write what is not known
 BATCH_ROWS = 8192  # of vectors, read at once
 SOURCE_ROW = "source_row"
 OURS = ("clean_label", "length", SOURCE_ROW)  # of manifests with wrong labels, images stored as files, vectors
@@ -192,7 +192,7 @@ def _texts(file: Path, role: str, values: np.ndarray) -> np.ndarray:
         DataError: bytes that are not UTF-8.
     """
     if values.dtype.kind == "f":
-        return strings([_cell(Decimal(repr(value))) if value == value else "" for value in values.tolist()])
+        return strings([_cell(value) if value == value else "" for value in values.tolist()])
     try:
         return strings([value.decode() if isinstance(value, bytes) else str(value) for value in values])
     except UnicodeDecodeError as error:
@@ -220,14 +220,21 @@ def check_once(file: Path, paths: np.ndarray) -> None:
 
 
 def _numbers_or_text(cells: np.ndarray) -> np.ndarray:
-    """Return cells (N,) as numbers where each of them is one, as one writes it: 007 and 1e3 are names."""
-    for kind in (np.int64, np.float64):
+    """Return cells (N,) as numbers where each of them is one, as one writes it: 007 and 1e3 are names.
+
+    Beside empty cells numbers stay text, 3.0 as 3.
+    """
+    every, filled = slice(None), ~np.isin(cells, MISSING)
+    for kind, rows in ((np.int64, every), (np.float64, every), (np.float64, filled)):
         try:
-            values = cells.astype(kind)
+            values = cells[rows].astype(kind)
         except (ValueError, OverflowError):
             continue
-        if np.array_equal(np.char.strip(values.astype(str)), cells.astype(str)):
-            return values
+        if np.array_equal(np.char.strip(values.astype(str)), cells[rows].astype(str)):
+            if rows is every:
+                return values
+            cells = cells.copy()
+            cells[rows] = strings([_cell(value) for value in values.tolist()])
     return cells
 
 
@@ -262,7 +269,9 @@ def _of_lists(parts: Any, name: str) -> bool:
 
 
 def _cell(value: Any) -> Any:
-    """Return a cell as text, "" where there is none; decimals that are whole numbers without a point, bytes as such."""
+    """Return a cell as text, "" where there is none; whole numbers without a point, bytes as such."""
+    if isinstance(value, float):
+        value = Decimal(repr(value))
     if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
         value = int(value)
     return "" if value is None else value if isinstance(value, bytes) else str(value)
