@@ -260,7 +260,7 @@ def test_answers_that_decide_how_to_certify_vouch_for_nothing():
     gallery = Gallery.from_vectors(VECTORS[SHOWN], LABELS[SHOWN])
     answers = gallery.asked(None, VECTORS[ASKED], LABELS[ASKED])
     right = answers.rows(answers.right)
-    calibration = Calibration(right, VECTORS[ASKED], LABELS[ASKED], groups=np.arange(len(right.right)))
+    calibration = Calibration(right, groups=np.arange(len(right.right)))
     fitted = calibration.with_p_right()
     assert fitted.p_right is None
     assert 0.7 < len(fitted.answers.right) / len(right.right) < 0.9

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ from probmetric.errors import ServingError
 from probmetric.io import FileError
 from probmetric.serving.gallery import Gallery
 from probmetric.serving.gallery_trust import tries_to_pay
-from probmetric.serving.vectors import directions, read_vectors, warn_of_bursts
+from probmetric.serving.vectors import Vectors, directions, read_vectors, warn_of_bursts
 from probmetric.serving.vectors_page import write_page
 from probmetric.trust.certificates import CertificateError
 from probmetric.trust.deployed import certify_record
@@ -184,7 +185,7 @@ def test_the_gallery_in_python():
     assert 0 < sum(answer.withheld for answer in answers) < 90
     queries, names = blobs(20, seed=4)
     assert gallery.certify(None, queries, names, risk=0.2).queries == 600
-    with pytest.raises(CertificateError, match="as many class names"):
+    with pytest.raises(CertificateError, match="3 class names for 600 calibration queries"):
         gallery.certify(None, queries, names[:3], risk=0.2)
     with pytest.raises(ServingError, match="dimensions"):
         gallery.search(np.ones((1, 3)))
@@ -234,8 +235,7 @@ def test_what_could_be_certified_is_found_by_one_search(tmp_path, monkeypatch):
     gallery = Gallery.from_vectors(*blobs(40, spread=1.8))
     queries, names = blobs(30, seed=5, spread=1.8)
     options = argparse.Namespace(risk=0.01, confidence=0.9, score="", tries=0, shares=None)
-    with pytest.raises(CertificateError, match="could be certified"):
-        promised(gallery, options, None, queries, names)
+    assert "could be certified" in promised(gallery, options, None, queries, names)[1]
     assert calls == [1]
     assert [each.threshold for each in gallery.certificates] == [None]
 
@@ -547,6 +547,39 @@ def test_another_gallery_of_the_file_forgets_no_try(tmp_path, capsys, monkeypatc
     assert main(["certify", "v.parquet", "--risk", "0.3", "--group", "person"]) == 0
     assert main(["certify", "v.parquet", "--risk", "0.3", "--score", "cosine"]) == 2
     assert "this calibration set was tried by gap before" in capsys.readouterr().err
+
+
+def test_a_new_class_in_the_gallery_forgets_no_try(tmp_path):
+    vectors, labels = blobs(20)
+    gallery = Gallery.from_vectors(vectors, labels)
+    gallery.certify(None, vectors + 0.01, labels, risk=0.3, score="cosine")
+    larger = Gallery.from_vectors(np.vstack([-vectors[:1], vectors]), ["a class", *labels])
+    larger.tried = gallery.tried
+    with pytest.raises(CertificateError, match="this calibration set was tried by cosine before"):
+        larger.certify(None, vectors + 0.01, labels, risk=0.3, score="gap")
+
+
+def test_the_page_certifies_by_the_score_that_was_tried_and_stores_nothing(tmp_path, monkeypatch):
+    """It tried P(right), was refused, and said that no risk could be certified."""
+    monkeypatch.chdir(tmp_path)
+    frame(*blobs(40)).to_parquet("v.parquet")
+    assert main(["certify", "v.parquet", "--risk", "0.1", "--score", "gap"]) == 0
+    before = {path.name: path.read_bytes() for path in Path("v.parquet.gallery").iterdir()}
+    assert main(["report", "v.parquet"]) == 0
+    assert re.search(r"<td>10 %</td>\s*<td>44\.9 %</td>", Path("v.html").read_text()), "as `certify` has just said"
+    assert {path.name: path.read_bytes() for path in Path("v.parquet.gallery").iterdir()} == before
+    shutil.rmtree("v.parquet.gallery")
+    Gallery.from_vectors(*blobs(40)).save("v.parquet.gallery")
+    assert main(["report", "v.parquet"]) == 0
+    assert not Path("v.parquet.gallery/tries.json").exists()
+    assert "No risk up to" not in Path("v.html").read_text()
+
+
+def test_a_page_says_why_its_queries_cannot_calibrate(tmp_path):
+    vectors, labels = blobs(20)
+    queries = Vectors(tmp_path / "q.npz", vectors + 0.01, ["stranger"] * len(labels), list(labels), [""] * len(labels))
+    with pytest.raises(CertificateError, match="no calibration query has an image of its class"):
+        write_page(Gallery.from_vectors(vectors, labels), tmp_path / "page.html", "v", queries=queries)
 
 
 def test_the_page_compares_vectors_and_whitened_ones_by_the_same_questions(tmp_path):

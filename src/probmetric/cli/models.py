@@ -19,6 +19,7 @@ from probmetric.runs.names import RESULTS
 from probmetric.serving.gallery import Gallery
 from probmetric.serving.gallery_files import GALLERY, INDEX
 from probmetric.serving.vectors import is_vectors
+from probmetric.trust.certificates import CertificateError
 
 log = logging.getLogger(__name__)
 FOLDER = "folder"  # images of one folder come together
@@ -141,7 +142,9 @@ def certify(options: argparse.Namespace) -> None:
     if not present(folder / INDEX):
         Gallery.open(folder)  # says that it is none
     with Gallery.changing(folder) as gallery:
-        certificate = vectors_command.promised(gallery, options, model, options.calibration, groups=groups)
+        certificate, problem = vectors_command.promised(gallery, options, model, options.calibration, groups=groups)
+    if problem:
+        raise CertificateError(problem)
     handed = None if options.calibration is None else certificate.queries
     print(harmless(vectors_command.sentence(certificate, folder, gallery, handed)))
 

@@ -21,7 +21,6 @@ from probmetric.io.folders import check_new_file, check_new_parquet
 from probmetric.metrics.arrays import class_names_of
 from probmetric.serving.gallery import Gallery
 from probmetric.serving.gallery_files import INDEX
-from probmetric.serving.gallery_trust import write_certificates
 from probmetric.serving.migration import migrate, write_migrated
 from probmetric.serving.search import Answer, as_csv, as_text
 from probmetric.serving.vectors import (
@@ -68,14 +67,10 @@ def certify(options: argparse.Namespace) -> None:
     calibration = () if queries is None else (queries.rows, queries.labels)
     groups = None if queries is None else queries.groups
     del part, queries, calibrates  # a second copy of the vectors
-    before = {calibrated: dict(scores) for calibrated, scores in gallery.tried.items()}
-    try:
-        certificate = promised(gallery, options, None, *calibration, groups=groups)
-    except Exception:
-        if gallery.tried != before:  # a try is recorded, whatever it gave; a refusal was none and leaves all as it was
-            gallery.save(folder)
-        raise
-    gallery.save(folder)
+    certificate, problem = promised(gallery, options, None, *calibration, groups=groups)
+    gallery.save(folder)  # a try is recorded, whatever it gave; a refusal was none and leaves all as it was
+    if problem:
+        raise CertificateError(problem)
     print(harmless(sentence(certificate, folder, gallery, len(calibration[0]) if calibration else None)))
 
 
@@ -84,11 +79,13 @@ def _columns(options: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(options, name) for name in ("label", "group", "trained_on")}
 
 
-def promised(gallery: Gallery, options: argparse.Namespace, *calibration: Any, groups: Any = None) -> Certificate:
+def promised(
+    gallery: Gallery, options: argparse.Namespace, *calibration: Any, groups: Any = None
+) -> tuple[Certificate, str]:
     """Return the certificate that the options ask for, kept with the gallery; arguments as of `Gallery.certify`.
 
-    Raises:
-        CertificateError: nothing can be certified for this risk; says which could.
+    Returns:
+        The certificate, and where nothing can be certified for this risk what could be, in words, else "".
     """
     rules: dict[str, Any] = {"confidence": options.confidence, "score": options.score, "tries": options.tries or None}
     if options.shares:
@@ -97,16 +94,14 @@ def promised(gallery: Gallery, options: argparse.Namespace, *calibration: Any, g
     certificate = certified(options.risk)
     gallery.keep(certificate)
     if certificate.threshold is not None:
-        return certificate
-    if gallery.folder is not None:  # from now on answers at this risk are withheld, whatever other queries promised
-        write_certificates(gallery.folder, gallery.certificates)
+        return certificate, ""
     possible = (risk for risk in OTHER_RISKS if risk > options.risk and certified(risk).threshold is not None)
     instead = next(possible, None)
     hint = f"A risk of {instead:g} could be certified" if instead else "No risk up to 0.5 could be certified"
-    raise CertificateError(
+    return certificate, (
         f"nothing can be certified: of no part of the answers is it shown that at most {options.risk:g} are wrong; all "
-        f"are withheld at this risk. {needed(certificate)}{hint} with these {certificate.queries}; a better model may "
-        "help, too."
+        f"are withheld at this risk. {needed(certificate)}With queries among them that were certified before, plan "
+        f"--tries 2. {hint} with these {certificate.queries}; a better model may help, too."
     )
 
 

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -41,6 +41,7 @@ from probmetric.trust.certificates import Certificate, CertificateError, class_i
 from probmetric.trust.copies import distinct
 from probmetric.trust.deployed import (
     ASKED,
+    P_RIGHT,
     calibration_answers,
     certified_doubt,
     certify_record,
@@ -93,6 +94,19 @@ class Embedder(Protocol):
     def trained_on(self, looks: np.ndarray) -> np.ndarray:
         """Say which images the model was trained on, as of `Model.trained_on`."""
         ...
+
+
+class Labelled(NamedTuple):
+    """Q calibration queries: their record, their classes numbered as the gallery's (Q,), and these classes' names."""
+
+    record: dict[str, np.ndarray]
+    labels: np.ndarray
+    names: list[str]
+
+    @property
+    def rows(self) -> np.ndarray:
+        """Vectors (Q, M), or what an index found for each (Q, ...)."""
+        return self.record["hits" if "hits" in self.record else "mean"]
 
 
 class Gallery:
@@ -290,8 +304,8 @@ class Gallery:
 
     def asked(self, model: Embedder | None, images: Any, class_names: Classes = None) -> Answers:
         """Return the answers to labelled images, or vectors, that are not in the gallery; arguments as of `certify`."""
-        queries, labels = self._labelled(model, images, class_names)
-        return calibration_answers(self.record, self.labels, queries, labels)
+        queries = self._labelled(model, images, class_names)
+        return calibration_answers(self.record, self.labels, queries.record, queries.labels)
 
     def check_model(self, model: Embedder) -> None:
         """Raise `ServingError` unless `model` embedded this gallery."""
@@ -562,6 +576,8 @@ class Gallery:
         """
         certificate = self.promises(model, images, class_names, groups=groups, **options)(risk)
         self.keep(certificate)
+        if self.folder is not None:
+            gallery_trust.write_tries(self.folder, self.tried)
         return certificate
 
     def keep(self, certificate: Certificate) -> None:
@@ -593,7 +609,8 @@ class Gallery:
     ) -> Callable[[float], Certificate]:
         """Return a function that certifies any risk, from one search of the calibration images; nothing is kept.
 
-        Arguments and errors as of `certify`.
+        Arguments and errors as of `certify`; a score of None is one that these queries were tried by already, where
+        there is one. What is tried is noted in `tried`, and stored with the gallery.
         """
         if model is not None:
             self.check_model(model)
@@ -603,10 +620,16 @@ class Gallery:
             raise ServingError(
                 f"certify takes risk, groups, confidence, score, tries and shares; not {', '.join(options)}."
             )
-        calibration = self._calibration(model, images, class_names, groups, fitted=score in ("", "p_right"))
+        queries = None if images is None else self._labelled(model, images, class_names)
+        rows, names = (self.record["mean"], self.class_names) if queries is None else (queries.rows, queries.names)
+        digest = records_digest(rows, names)
+        if score is None:
+            before = self.tried.get(digest, {})
+            score = "" if P_RIGHT in before else next(iter(before), "")
+        calibration = self._calibration(queries, groups, fitted=score in ("", P_RIGHT))
         by = calibration.p_right or score or calibration.fallback
         facts: dict[str, Any] = {"confidence": confidence, "gallery": self.digest, "weights": self.model}
-        facts["calibration"] = records_digest(calibration.queries, calibration.labels)
+        facts["calibration"] = digest
         record, classes = calibration.answers.tensors(), self.labels
         if calibration.groups is not None:
             facts["groups"] = calibration.groups
@@ -617,30 +640,24 @@ class Gallery:
         mark = f"; embeddings had moved from the gallery's by {self._moved:.2g} in cosine" if self._moved else ""
 
         def certified(risk: float) -> Certificate:
-            called = "p_right" if isinstance(by, PRight) else by
+            called = P_RIGHT if isinstance(by, PRight) else by
             tried = {calibration: dict(scores) for calibration, scores in self.tried.items()}
-            paid = gallery_trust.tries_to_pay(tried, facts["calibration"], called, tries)
+            paid = gallery_trust.tries_to_pay(tried, digest, called, tries)
             certificate = certify_record(
                 record, classes, risk=risk, score=by, unit=calibration.unit, tries=paid, **facts
             )
             certificate = replace(certificate, valid_for=certificate.valid_for + mark)
             self.tried = tried  # not where it was refused: then nothing was learnt
-            if self.folder is not None:
-                gallery_trust.write_tries(self.folder, self.tried)
             return certificate
 
         return certified
 
-    def _calibration(
-        self, model: Embedder | None, images: Any, class_names: Classes, groups: Classes, *, fitted: bool
-    ) -> Calibration:
-        """Return the answers to be certified, with P(right) if it is to be `fitted`; arguments as of `certify`."""
-        if images is not None:
-            queries, labels = self._labelled(model, images, class_names)
-            mean = queries["mean"]
-            groups = None if groups is None else _as_many(groups, len(labels))[distinct(mean)]
-            answers = calibration_answers(self.record, self.labels, queries, labels)
-            calibration = Calibration(answers, mean, labels, self.trust.p_right if fitted else None, groups)
+    def _calibration(self, queries: Labelled | None, groups: Classes, *, fitted: bool) -> Calibration:
+        """Return the answers to be certified, with P(right) if it is to be `fitted`; `groups` as of `certify`."""
+        if queries is not None:
+            groups = None if groups is None else _as_many(groups, len(queries.names))[distinct(queries.rows)]
+            answers = calibration_answers(self.record, self.labels, queries.record, queries.labels)
+            calibration = Calibration(answers, self.trust.p_right if fitted else None, groups)
             if not fitted or calibration.p_right is not None:
                 return calibration
             return self._fitted(calibration)  # no image of the gallery can be asked among the others
@@ -648,7 +665,7 @@ class Gallery:
             raise CertificateError("groups are of calibration images; hand those over, too.")
         unit: Literal["auto", "query"]
         unit = "query" if len(self) > ASKED else "auto"  # those asked are drawn from all: so are their classes
-        calibration = Calibration(self.left_out, self.record["mean"], self.labels, unit=unit)
+        calibration = Calibration(self.left_out, unit=unit)
         return calibration.with_p_right() if fitted else calibration
 
     def _fitted(self, calibration: Calibration) -> Calibration:
@@ -662,8 +679,8 @@ class Gallery:
         names = dict(zip(self.labels.tolist(), class_names_of(self.class_names), strict=True))
         return np.array([names.get(label, STRANGERS) for label in labels.tolist()])
 
-    def _truth(self, class_names: Iterable[Any]) -> np.ndarray:
-        """Number the classes of calibration queries (Q,) as the gallery's; those that it has not are -1, -2, ...
+    def _truth(self, class_names: Iterable[Any]) -> tuple[np.ndarray, list[str]]:
+        """Number the classes of calibration queries (Q,) as the gallery's, and name them; others are -1, -2, ...
 
         Raises:
             CertificateError: queries without a class.
@@ -687,29 +704,26 @@ class Gallery:
                 *(strangers.total(), len(classes), len(strangers), harmless(repr(next(iter(strangers))))),
             )
         numbers |= {name: -1 - number for number, name in enumerate(strangers)}
-        return np.array([numbers[name] for name in classes])
+        return np.array([numbers[name] for name in classes]), classes
 
-    def _labelled(
-        self, model: Embedder | None, images: Any, class_names: Classes
-    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Return the record of calibration images, or vectors, and their classes (Q,), numbered as the gallery's."""
-        if model is None and self.model:
+    def _labelled(self, model: Embedder | None, images: Any, class_names: Classes) -> Labelled:
+        """Return calibration images, or vectors, and their classes."""
+        if model is None and self.model and not self.elsewhere:
             raise ServingError("name the gallery's model to certify with images: certify(model, images, risk=...).")
         if model is None:
-            record = self._queries(images)
-            count = len(record["mean"])
-            if class_names is None or len(class_names) != count:
+            record, count = self._queries(images), 0 if class_names is None else len(class_names)
+            if count != len(record["uncertainty"]):
                 raise CertificateError(
-                    f"{count} calibration vectors need as many class names: certify(None, vectors, names, ...)."
+                    f"{count} class names for {len(record['uncertainty'])} calibration queries; give one each: "
+                    "certify(None, queries, names, ...)."
                 )
-            return record, self._truth(class_names)
+            return Labelled(record, *self._truth(() if class_names is None else class_names))
         items = loose_images(images, None, class_names)
-        labels = self._truth(items.class_names)
+        truth = self._truth(items.class_names)
         embedded = model.embedded(items.images)
         check_held_out(model.trained_on(embedded.looks))
         batch = embedded.batch
-        record = {"mean": batch.mean.numpy(), "uncertainty": batch.uncertainty.numpy()}
-        return record, labels
+        return Labelled({"mean": batch.mean.numpy(), "uncertainty": batch.uncertainty.numpy()}, *truth)
 
     # ---- where it is kept ----------------------------------------------------------------------------------------
 
@@ -773,8 +787,8 @@ class IndexedGallery(Gallery):
 
     def asked(self, model: Embedder | None, images: Any, class_names: Classes = None) -> Answers:
         """Return the answers to labelled queries; arguments as of `certify`."""
-        queries, labels = self._labelled(model, images, class_names)
-        return lists.calibration(queries["hits"], labels, self.labels)[0]
+        queries = self._labelled(model, images, class_names)
+        return lists.calibration(queries.rows, queries.labels, self.labels)[0]
 
     def match(self, queries: Mapping[str, np.ndarray], k: int) -> Match:
         """Return the match record of queries by what was found for them, `hits`."""
@@ -790,25 +804,12 @@ class IndexedGallery(Gallery):
         hits = lists.checked(vectors, len(self), int(self.model.removeprefix(ELSEWHERE)))
         return {"hits": hits, "uncertainty": np.zeros(len(hits), dtype=np.float32)}
 
-    def _labelled(
-        self, model: Embedder | None, images: Any, class_names: Classes
-    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        queries, names = self._queries(images), [] if class_names is None else class_names
-        count = len(queries["hits"])
-        if len(names) != count:
-            raise CertificateError(f"{len(names)} class names for {count} calibration queries; give one each.")
-        return queries, self._truth(names)
-
-    def _calibration(
-        self, model: Embedder | None, images: Any, class_names: Classes, groups: Classes, *, fitted: bool
-    ) -> Calibration:
-        if images is None:
-            return super()._calibration(model, images, class_names, groups, fitted=fitted)
-        queries, labels = self._labelled(model, images, class_names)
-        answers, once = lists.calibration(queries["hits"], labels, self.labels)
-        groups = None if groups is None else _as_many(groups, len(labels))[once]
-        hits, labels = queries["hits"].reshape(len(labels), -1)[once], labels[once]
-        calibration = Calibration(answers, hits, labels, groups=groups)
+    def _calibration(self, queries: Labelled | None, groups: Classes, *, fitted: bool) -> Calibration:
+        if queries is None:
+            return super()._calibration(queries, groups, fitted=fitted)
+        answers, once = lists.calibration(queries.rows, queries.labels, self.labels)
+        groups = None if groups is None else _as_many(groups, len(queries.names))[once]
+        calibration = Calibration(answers, groups=groups)
         return self._fitted(calibration) if fitted else calibration
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import PositiveInt
 
-from probmetric.io import FileError, of_kind, present, read_json, signed, unsigned, write_json
+from probmetric.io import FileError, alone, of_kind, present, read_json, signed, unsigned, write_json
 from probmetric.retrieval.neighbours import search
 from probmetric.trust.answers import Answers
 from probmetric.trust.certificates import Certificate, CertificateError
@@ -75,16 +75,12 @@ class Calibration:
 
     Attributes:
         answers: those to be certified.
-        queries: all queries (Q, ...), vectors or what an index found.
-        labels: their classes (Q,).
         p_right: decides, if it was fitted to other answers; None: another score does.
         groups: what the queries of the answers come from together; None: every one is drawn by itself.
         unit: what is drawn, see `certify_record`.
     """
 
     answers: Answers
-    queries: np.ndarray
-    labels: np.ndarray
     p_right: PRight | None = None
     groups: np.ndarray | None = None
     unit: Literal["auto", "query"] = "auto"
@@ -204,9 +200,10 @@ def tries_to_pay(tried: dict[str, dict[str, int]], calibration: str, score: str,
 def write_tries(folder: Path, tried: Mapping[str, Mapping[str, int]]) -> None:
     """Write which scores were tried on which calibration sets; what stands there already stays."""
     if tried:
-        there = read_tries(folder)
-        both = {calibration: there.get(calibration, {}) | dict(scores) for calibration, scores in tried.items()}
-        write_json(folder / TRIES, signed({"tried": there | both}))
+        with alone(folder / TRIES):
+            there = read_tries(folder)
+            both = {calibration: there.get(calibration, {}) | dict(scores) for calibration, scores in tried.items()}
+            write_json(folder / TRIES, signed({"tried": there | both}))
 
 
 def read_tries(folder: Path) -> dict[str, dict[str, int]]:

@@ -27,7 +27,7 @@ from probmetric.reporting.words import count_words, templates
 from probmetric.serving.gallery import Gallery
 from probmetric.serving.vectors import Vectors
 from probmetric.trust.answers import Answers, asked_in
-from probmetric.trust.certificates import Certificate, CertificateError
+from probmetric.trust.certificates import Certificate, CertificateError, TooFewError
 from probmetric.trust.deployed import calibration_answers
 from probmetric.trust.labels import contradictory_copies, suspect_labels
 from probmetric.trust.p_right import cross_fitted, p_right_metrics
@@ -83,7 +83,8 @@ def write_page(
     calibration = () if queries is None else (None, queries.rows, queries.labels)
     answers = gallery.left_out if queries is None else gallery.asked(*calibration)
     step("certificates")
-    certificates = _certificates(gallery.promises(*calibration, groups=None if queries is None else queries.groups))
+    groups = None if queries is None else queries.groups
+    certificates = _certificates(gallery.promises(*calibration, groups=groups, score=None))
     step("strangers")
     strangers = None if gallery.elsewhere else _strangers(gallery)
     contents = Contents(gallery, answers, _stated(answers), certificates, strangers)
@@ -107,10 +108,10 @@ def is_ours(path: Path) -> bool:
 
 
 def _certificates(certified: Callable[[float], Certificate]) -> list[Certificate]:
-    """Return what can be certified, risk by risk; nothing is kept with the gallery."""
+    """Return what can be certified, risk by risk; nothing is stored with the gallery."""
     made = []
     for risk in RISKS:
-        with contextlib.suppress(CertificateError):  # too few rows for so small a risk
+        with contextlib.suppress(TooFewError):
             made.append(certified(risk))
     return [certificate for certificate in made if certificate.threshold is not None]
 
@@ -187,6 +188,8 @@ def _certified(contents: Contents) -> dict[str, Any]:
     answers = contents.answers
     doubt = answers.free.get("disagreement", answers.free["cosine"])
     doubt = doubt if contents.stated is None else 1 - contents.stated
+    decides = next((made.score for made in contents.certificates), "")
+    doubt = answers.free.get(decides, doubt)
     accuracy = accuracy_by_coverage(doubt, answers.right.astype(np.float64))
     coverage = np.arange(1, len(accuracy) + 1) / len(accuracy)
     drawn = np.unique(np.linspace(0, len(accuracy) - 1, 200).astype(int))

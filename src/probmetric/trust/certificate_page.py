@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from probmetric.trust.certificates import EVERYTHING, Certificate
 
+AT_ONCE = "Label all of them before you certify again: of many looks, one passes by chance. "
+
 
 def needed(certificate: Certificate) -> str:
     """Return how many calibration queries the risk would need of which nothing is certified, in words."""
     if not certificate.needed:
-        return "More calibration queries may help. "
-    return f"About {certificate.needed} calibration queries that err as often as these {certificate.queries} would do. "
+        return f"More calibration queries may help. {AT_ONCE}"
+    return (
+        f"About {certificate.needed} calibration queries that err as often as these {certificate.queries} would do. "
+        f"{AT_ONCE}"
+    )
 
 
 def page(certificate: Certificate, of: str) -> str:

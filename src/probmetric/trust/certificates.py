@@ -73,6 +73,10 @@ class CertificateError(ProbMetricError, ValueError):
     """Nothing can be certified, or a certificate does not hold here; the message says what is needed."""
 
 
+class TooFewError(CertificateError):
+    """Fewer calibration queries (or groups) than could certify this risk, were every answer right."""
+
+
 @dataclass(frozen=True)
 class Certificate:
     """What a calibration set vouches for; `answers` decides by it.
@@ -572,7 +576,7 @@ def _check_size(count: int, risk: float, confidence: float, noun: str, pilot: in
     if count < needed:
         tested = count - _pilot_size(count, pilot)
         best = f"; {count} can show a risk of {1 - (1 - confidence) ** (1 / tested):.3g} at best" if tested else ""
-        raise CertificateError(
+        raise TooFewError(
             f"calibration has {count} {noun if count != 1 else noun.replace('groups', 'group')}; a risk of {risk:g} at "
             f"confidence {confidence:g} needs at least {needed}, even if every answer is right{best}. Label more "
             "queries, or ask for a higher risk or a lower confidence."

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
+from probmetric.io import digest_of
 from probmetric.metrics import arrays
 from probmetric.metrics.arrays import Array, Bools, Doubles, Ints
 from probmetric.trust.answers import Answers, among_others, asked_in, some_among_others
@@ -289,10 +290,9 @@ def _check_gallery(gallery: Record, labels: Any) -> None:
         )
 
 
-def records_digest(mean: Any, labels: Any) -> str:
-    """Return the SHA-256 of embeddings (N,M) and classes (N,): which gallery, or calibration set, is meant."""
-    rows = np.ascontiguousarray(arrays.to_numpy(mean), dtype=np.float32)
-    digest = hashlib.sha256(f"{rows.shape}".encode())
-    digest.update(rows.data)
-    digest.update(np.ascontiguousarray(arrays.to_numpy(labels), dtype=np.int64).tobytes())
+def records_digest(rows: Any, class_names: Sequence[str]) -> str:
+    """Return the SHA-256 of numbers (N, ...) and names of classes (N,): which calibration set is meant."""
+    numbers = np.ascontiguousarray(arrays.to_numpy(rows), dtype=np.float32)
+    digest = hashlib.sha256(digest_of([numbers.shape, list(class_names)]).encode())
+    digest.update(numbers.data)
     return digest.hexdigest()
