@@ -19,13 +19,12 @@ from probmetric.retrieval.match import Match
 from probmetric.serving.gallery_trust import VOTES
 from probmetric.trust.answers import Answers, answers_of
 from probmetric.trust.certificates import CertificateError
-from probmetric.trust.copies import FEW, same_picture
+from probmetric.trust.copies import FEW, find_themselves, same_picture
 from probmetric.trust.deployed import warn_of_themselves
 
 log = logging.getLogger(__name__)
 BLOCK_ROWS = 1024
 ABOVE_ONE = 1e-3  # of a cosine, by rounding
-ITSELF = 1 - 1e-6
 DIGITS = 6  # of cosines that copies share
 
 
@@ -191,7 +190,7 @@ def calibration(hits: np.ndarray, truth: np.ndarray, labels: np.ndarray) -> tupl
                 "would say more",
                 *(alone, *hits.shape[:2]),
             )
-    themselves = int((match.similarity[:, 0] >= ITSELF).sum())
+    themselves = int(find_themselves(match.similarity, FEW).sum())
     if themselves:
         raise CertificateError(
             f"{themselves} of {len(hits)} calibration queries find themselves in the gallery. Set their own "

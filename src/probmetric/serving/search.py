@@ -15,9 +15,9 @@ from probmetric.metrics import arrays
 from probmetric.reporting.words import chance_words
 from probmetric.retrieval.match import Match as MatchRecord
 from probmetric.trust.certificates import Certificate
+from probmetric.trust.copies import FEW, find_themselves
 
 UNSURE = "less sure than {:.4g} % of the validation images"
-ITSELF = 1 - 1e-6  # cosine of a picture with itself, embedded in another batch
 STRANGER = "a stranger: farther from the gallery than its images are from each other"
 HELD = "the gallery holds this picture (P(right) is of new ones)"
 UNCERTIFIED = "above the certified doubt: more than {:g} of such answers could be wrong"
@@ -132,13 +132,14 @@ def answers(
     """
     paths, class_names = names
     answered = []
+    held = find_themselves(match.similarity, queries.record["mean"].shape[1] if "mean" in queries.record else FEW)
     for row, name in enumerate(queries.names):
         reason = _joined(*(each[row] for each in reasons if each))
         values = {key: None if share is None else float(share[row]) for key, share in shares.items()}
         nearest = zip(match.indices[row, :k], match.similarity[row, :k], strict=True)
         matches = tuple(Match(paths[image], class_names[image], float(cosine)) for image, cosine in nearest)
         uncertainty = float(queries.record["uncertainty"][row])
-        note = HELD if matches and matches[0].similarity > ITSELF else ""
+        note = HELD if held[row] else ""
         answered.append(Answer(name, matches, uncertainty, **values, withheld=bool(reason), reason=reason, note=note))
     return answered
 

@@ -22,6 +22,8 @@ from probmetric.metrics.arrays import Bools, Ints
 from probmetric.retrieval.neighbours import search
 
 NEAR, NEAR_IN_FEW, FEW = 0.03, 0.003, 64
+NEARER = 0.1  # of queries that find themselves: 1 - cosine of the first beside that of the second; of photographs .94
+ROUNDING = 2e-7  # of a cosine
 DIMENSIONS = 12
 PAIRS = 16_384  # whose distances are computed at once
 SEEN = 2000
@@ -72,6 +74,21 @@ def copies_of(rows: Any, others: Any) -> Bools:
 def same_picture(cosines: Any, width: int) -> Bools:
     """Return which cosines of unit rows of `width` dimensions are those of copies, of the shape of `cosines`."""
     return np.asarray(cosines >= 1 - _near(width) ** 2 / 2)
+
+
+def find_themselves(similarity: Any, width: int) -> Bools:
+    """Return which queries (Q,) find a copy of themselves, perhaps rounded or compressed, in a gallery.
+
+    Images of a class that lie as close together are about as near to the second as to the first. In few dimensions
+    others are as near by chance: there a copy is what differs by no more than a cosine is rounded.
+
+    Args:
+        similarity: (Q, k) cosines of the nearest, best first.
+        width: dimensions of the unit rows; `FEW` where that is not known.
+    """
+    apart = 1.0 - similarity[:, :2].astype(np.float64)
+    near = same_picture(similarity[:, 0], width) & (apart[:, 0] <= NEARER * apart[:, -1])
+    return (apart[:, 0] <= ROUNDING) | near if width >= FEW else apart[:, 0] <= ROUNDING
 
 
 def burst_sentence(rows: Any, labels: Any = None, columns: Any = ()) -> str:

@@ -22,10 +22,10 @@ import numpy as np
 
 from probmetric.io import digest_of
 from probmetric.metrics import arrays
-from probmetric.metrics.arrays import Array, Bools, Doubles, Ints
+from probmetric.metrics.arrays import Array, Doubles, Ints
 from probmetric.trust.answers import Answers, among_others, asked_in, some_among_others
 from probmetric.trust.certificates import Certificate, CertificateError, certify
-from probmetric.trust.copies import copies_of, distinct, same_picture
+from probmetric.trust.copies import NEARER, copies_of, distinct, find_themselves, same_picture
 from probmetric.trust.p_right import PRight
 from probmetric.trust.tolerance import one_of_each
 
@@ -38,9 +38,6 @@ BALANCED = 5  # queries of each class from which on their numbers say something
 REFERENCE = 1000
 ASKED = 10_000  # of a larger gallery so many images, drawn at random, are asked among the others
 TURNS = 3  # searches for copies of copies
-BLOCK_ROWS = 16_384
-NEARER = 0.1  # of queries that find themselves: 1 - cosine of the first beside that of the second; of photographs .94
-SAME = 1e-5  # largest difference of the coordinates of one image, embedded in different batches
 
 
 def certify_record(
@@ -174,7 +171,7 @@ def calibration_answers(
     answers = asked_in(queries, query_labels, gallery, labels)
     if trained_on is not None:
         check_held_out(copies_of(queries["mean"], trained_on))
-    copies = np.flatnonzero(_copies(queries, gallery, answers))
+    copies = np.flatnonzero(find_themselves(answers.match.similarity, arrays.to_numpy(queries["mean"]).shape[1]))
     if len(copies):
         raise CertificateError(
             f"{len(copies)} of {len(queries['mean'])} calibration images are in the gallery too, the first is number "
@@ -267,14 +264,6 @@ def _without_copies(answers: Answers, gallery: Record, classes: Array, rows: Int
         ignore[:, 0], rows = (np.cumsum(kept) - 1)[ignore[:, 0]], rows[kept]
         answers = some_among_others(gallery, classes, rows, ignore)
     return answers, rows, count - len(rows)
-
-
-def _copies(queries: Record, gallery: Record, answers: Answers) -> Bools:
-    """Return which of the queries (Q,) are the very image that answers them."""
-    images, rows = arrays.to_numpy(queries["mean"]), arrays.to_numpy(gallery["mean"])
-    nearest = answers.match.indices[:, 0]
-    parts = [slice(start, start + BLOCK_ROWS) for start in range(0, len(images), BLOCK_ROWS)]
-    return np.concatenate([np.abs(images[part] - rows[nearest[part]]).max(axis=1) <= SAME for part in parts])
 
 
 def _check_gallery(gallery: Record, labels: Any) -> None:
