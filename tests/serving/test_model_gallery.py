@@ -18,7 +18,7 @@ from serving_helpers import LAPLACE, PLAIN, resigned, undigested
 import probmetric
 from probmetric import cli
 from probmetric.errors import ProbMetricError
-from probmetric.serving.content import digest_of_content
+from probmetric.serving.content import Content, digest_of_content
 from probmetric.serving.gallery_files import write
 
 
@@ -340,6 +340,16 @@ def test_the_same_images_again_change_no_file(model, photos, tmp_path):
     again.add(model, photos[0])
     again.save()
     assert files() == before
+
+
+def test_the_same_images_from_another_folder_are_stored_with_their_new_places(tmp_path):
+    rows, none = np.eye(3, dtype=np.float32), np.zeros(3, dtype=np.float32)
+    content = Content("m", rows, none, np.empty((3, 0), np.float32), [*"123"], [*"aab"], ["old"] * 3, [""] * 3)
+    folder = probmetric.Gallery(content).save(tmp_path / "g")
+    probmetric.Gallery(replace(content, files=["new"] * 3)).save(folder)
+    again = probmetric.Gallery.open(folder)
+    assert again._content.files == ["new"] * 3
+    assert [len(list(folder.glob(f"{kind}-*"))) for kind in ("vectors", "images")] == [1, 1]
 
 
 def test_vectors_of_any_model_are_a_gallery(tmp_path):

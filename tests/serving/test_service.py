@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 import uvicorn
 
+import probmetric
 from probmetric.serving.gallery import Gallery
 from probmetric.serving.service import Service, application
 from probmetric.trust import certify
@@ -123,3 +125,13 @@ def test_a_certificate_made_meanwhile_is_seen(model, stored):
         gallery.keep(certify(range(100), [True] * 100, risk=0.2, **facts))
         gallery.save()
         assert ask(address)[1]["certificates"] == [{"risk": 0.2, "confidence": 0.9}]
+
+
+def test_p_right_learnt_meanwhile_is_seen(tmp_path):
+    vectors, labels = probmetric.example_vectors()
+    folder = Gallery.from_vectors(vectors[::4], labels[::4]).save(tmp_path / "g")
+    service = Service(argparse.Namespace(digest="", name="m", canary=None, checked_canary=None), folder)
+    assert service.gallery().p_right is None
+    with Gallery.changing(folder) as gallery:
+        assert gallery.trust.p_right is not None  # `probmetric index MODEL g`
+    assert service.gallery().p_right == gallery.p_right

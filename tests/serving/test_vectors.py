@@ -392,7 +392,7 @@ def test_queries_that_only_ask_are_not_warned_of(tmp_path, capsys, monkeypatch):
     assert main(["search", "v.parquet", "new.parquet", "--risk", "0.2", "--group", "session"]) == 0
     assert "burst" not in capsys.readouterr().err
     assert main(["search", "v.parquet", "new.parquet", "--risk", "0.2"]) == 2
-    assert "was made of other vectors, or with --group" in capsys.readouterr().err
+    assert "was made of other vectors, or with --label, --group or --trained-on" in capsys.readouterr().err
     assert main(["report", "v.parquet", "--group", "session"]) == 0
     assert "1,500 calibration queries were asked" in (tmp_path / "v.html").read_text()
 
@@ -599,6 +599,10 @@ def test_the_page_compares_vectors_and_whitened_ones_by_the_same_questions(tmp_p
     [
         (["certify", "v.npz", "--risk", "0.3", "--shares", "shares.csv"], "shares name x that calibration"),
         (["search", "v.npz", "empty.npz"], "empty.npz holds no rows"),
+        (["certify", "number.npz", "--risk", "0.3"], "number.npz holds label; expected a column `vector`"),
+        (["certify", "v.npz", "narrow.npz", "--risk", "0.3"], "narrow.npz has vectors of 16 dimensions, v.npz of 24"),
+        (["certify", "v.npz", "narrow.npz", "--risk", "0.3", "--trained-on", "v.npz"], "narrow.npz has vectors of 16"),
+        (["certify", "v.npz", "--risk", "0.3", "--trained-on", "narrow.npz"], "narrow.npz has vectors of 16"),
         (["search", "v.gallery", "v.npz", "--label", "kind"], "--label says nothing of a gallery"),
     ],
 )
@@ -606,6 +610,8 @@ def test_what_cannot_be_asked_is_said_in_a_sentence(tmp_path, capsys, monkeypatc
     monkeypatch.chdir(tmp_path)
     as_npz(tmp_path / "v.npz", *blobs(30))
     np.savez("empty.npz", vector=np.empty((0, 24)), label=[])
+    np.savez("number.npz", vector=np.float32(3), label=["a"])
+    np.savez("narrow.npz", vector=np.eye(16), label=["a"] * 16)
     Path("shares.csv").write_text("class,share\nx,1\n")
     Gallery.from_vectors(*blobs(2)).save("v.gallery")
     assert main(command) == 2

@@ -222,7 +222,7 @@ def declare_certificates(add: Add) -> None:
     command = add(
         "certify", "models:certify", "certify how often the answers of a gallery are wrong, from labelled images"
     )
-    _add_model(command, f"{MODEL}; or a file of vectors of any model (.parquet, .npz, .npy, .safetensors)")
+    _add_model(command, f"{MODEL}; or a file of vectors (.parquet, .npz, .npy, .safetensors, .faiss, .index)")
     command.add_argument(
         "gallery",
         type=Path,
@@ -235,7 +235,10 @@ def declare_certificates(add: Add) -> None:
     add_promise(command)
     command.add_argument("--score", default="", help="what decides (default: P(right)); a,b: the pilot chooses")
     command.add_argument(
-        "--tries", type=whole(0, 1000), default=0, help="scores to be tried one after the other: each pays (default: 1)"
+        "--tries",
+        type=whole(0, 1000),
+        default=0,
+        help="scores to be tried one after the other: each pays (default: as planned first, or 1)",
     )
     command.add_argument("--shares", type=Path, help="CSV with class and share: how often deployment asks about each")
     _add_columns(command)

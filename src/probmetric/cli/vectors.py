@@ -189,7 +189,7 @@ def _searched(place: Path, options: argparse.Namespace) -> Gallery:
     if gallery.folder is None and kept and (options.group or options.trained_on):
         gallery = gallery_of(calibrating(place, **_columns(options))[0])
     if gallery.folder is None and kept:
-        log.warning("%s was made of other vectors, or with --group or --trained-on: name those here, too", folder)
+        log.warning("%s was made of other vectors, or with --label, --group or --trained-on: say so here, too", folder)
     return gallery
 
 

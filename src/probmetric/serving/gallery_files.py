@@ -30,6 +30,7 @@ from probmetric.io import (
     read_json,
     read_tensors,
     remove_abandoned,
+    sha256_file,
     signed,
     unsigned,
     write_json,
@@ -78,7 +79,7 @@ def write(folder: Path, content: Content, digest: str, trust: dict[str, Any] | N
         FileError: a file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    index = _index_of(folder, digest)
+    index = _index_of(folder, digest, content.files)
     if index is None:
         number = 1 + max((_number(path.name) for path in folder.iterdir()), default=0)
         index = {"vectors": f"vectors-{number}.safetensors", "images": f"images-{number}.parquet"}
@@ -100,6 +101,11 @@ def write(folder: Path, content: Content, digest: str, trust: dict[str, Any] | N
 def content_on_disk(folder: Path) -> str:
     """Digest of the content that gallery.json in `folder` names; "" where there is no gallery."""
     return str(_read_index(folder)["content"]) if present(folder / INDEX) else ""
+
+
+def state_on_disk(folder: Path) -> str:
+    """Digest of gallery.json in `folder`: of the content, and of what is known of its answers; "" without a gallery."""
+    return sha256_file(folder / INDEX) if present(folder / INDEX) else ""
 
 
 def write_canary(folder: Path, canary: np.ndarray | None) -> None:
@@ -125,14 +131,14 @@ def read_canary(folder: Path) -> np.ndarray | None:
     return np.asarray(canary)
 
 
-def _index_of(folder: Path, digest: str) -> dict[str, Any] | None:
-    """Return the values of gallery.json where the files beside it hold this content already."""
+def _index_of(folder: Path, digest: str, files: list[str]) -> dict[str, Any] | None:
+    """Return the values of gallery.json where what lies beside it holds this content already, from these `files`."""
     try:
         index = _read_index(folder)
+        same = present(folder / index["vectors"]) and index["content"] == digest
+        return index if same and _read_names(folder / index["images"])["files"] == files else None
     except FileError:
         return None
-    there = all(present(folder / index[name]) for name in ("vectors", "images"))
-    return index if there and index["content"] == digest else None
 
 
 def _number(name: str) -> int:

@@ -83,14 +83,15 @@ class Rules:
     any_image: bool = False
 
     def __post_init__(self) -> None:
-        named = self.risk is not None and not isinstance(self.risk, Certificate)
-        for name in ("withhold", "strangers", "confidence", *(("risk",) if named else ())):
+        risk = 0.5 if self.risk is None or isinstance(self.risk, Certificate) else self.risk
+        for name in ("withhold", "strangers", "confidence"):
             arrays.check_number(getattr(self, name), name)
+        arrays.check_number(risk, "risk")
         for name in ("withhold", "strangers"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ServingError(f"{name} is {getattr(self, name):g}; it is a share of images, 0 to 1.")
-        if self.risk is not None and not isinstance(self.risk, Certificate) and not 0 < self.risk < 1:
-            raise ServingError(f"risk is {self.risk:g}; it is the share of wrong answers allowed, between 0 and 1.")
+        if not 0 < risk < 1:
+            raise ServingError(f"risk is {risk:g}; it is the share of wrong answers allowed, between 0 and 1.")
         if not 0 < self.confidence < 1:
             raise ServingError(f"confidence is {self.confidence:g}; it is a chance, between 0 and 1.")
 

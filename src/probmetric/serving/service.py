@@ -70,7 +70,7 @@ class Service:
             FileError: no gallery, or a damaged one.
         """
         self.model, self.folder, self.writable = model, folder, writable
-        self._gallery = Gallery.open(folder)
+        self._state, self._gallery = gallery_files.state_on_disk(folder), Gallery.open(folder)
         self._gallery.check_model(model)
         self._lock = threading.Lock()
 
@@ -88,8 +88,9 @@ class Service:
 
     def gallery(self) -> Gallery:
         """Return the gallery as it is on disk now."""
-        if gallery_files.content_on_disk(self.folder) != self._gallery.digest:
-            self._gallery = Gallery.open(self.folder)
+        state = gallery_files.state_on_disk(self.folder)
+        if state != self._state:
+            self._gallery, self._state = Gallery.open(self.folder), state
         self._gallery.certificates = gallery_trust.read_certificates(self.folder)
         return self._gallery
 
@@ -114,11 +115,10 @@ class Service:
             raise ServingError("this service only reads; start it with --writable to add images.")
         if not path.strip():
             raise ServingError("path is empty; name the image.")
-        if not class_name.strip() and self._gallery.labelled:
-            raise ServingError("class_name is empty; without it no answer of the gallery could be certified.")
         with self._lock, Gallery.changing(self.folder) as gallery:
+            if not class_name.strip() and gallery.labelled:
+                raise ServingError("class_name is empty; without it no answer of the gallery could be certified.")
             gallery.add(self.model, [image], paths=[path], class_names=[class_name])
-            self._gallery = gallery
         return {"images": len(gallery)}
 
 

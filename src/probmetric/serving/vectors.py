@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 
 from probmetric.data.manifest import DataError
-from probmetric.data.sources.embeddings import arrays_of
+from probmetric.data.sources.embeddings import arrays_of, columns_beside
 from probmetric.data.sources.table import columns_of
 from probmetric.data.splits import GALLERY_SPLITS, QUERY_SPLITS
 from probmetric.errors import ServingError
@@ -172,7 +172,8 @@ def read_vectors(file: Path, *, label: str = "", group: str = "") -> Vectors:
         raise DataError(f"{file} is missing.")
     if not is_vectors(file):
         raise DataError(f"{file} is no file of vectors; expected {', '.join(FILES)}.")
-    columns = _of_faiss(file) if file.suffix.lower() in FAISS else arrays_of(file)
+    read = _of_faiss(file) if file.suffix.lower() in FAISS else arrays_of(file)
+    columns = {name: values for name, values in read.items() if values.ndim}  # a single number says nothing of rows
     if {SIMILARITIES, SCORES} & {name for name, values in columns.items() if values.ndim > 1}:
         return _hits_of(columns, file, label=label, group=group)
     vector = next((name for name in VECTORS if name in columns), "")
@@ -260,9 +261,7 @@ def _of_faiss(file: Path) -> dict[str, np.ndarray]:
     Raises:
         DataError: faiss or the CSV file is missing, or the index cannot be read.
     """
-    listing = file.with_suffix(".csv")
-    if not listing.is_file():
-        raise DataError(f"{file} has no labels: put them into {listing.name} beside it, a line per vector.")
+    beside = columns_beside(file)
     try:
         faiss = importlib.import_module("faiss")
         index = faiss.read_index(str(file))
@@ -281,7 +280,7 @@ def _of_faiss(file: Path) -> dict[str, np.ndarray]:
         raise DataError(f"{file} is no faiss index whose vectors can be read: {error}") from error
     if getattr(index, "code_size", 4 * index.d) < 4 * index.d:
         log.warning("%s holds compressed vectors; what is certified are their approximations", file)
-    return {"vector": np.asarray(vectors)} | columns_of(listing)
+    return {"vector": np.asarray(vectors)} | beside
 
 
 def calibrating(
@@ -304,11 +303,8 @@ def calibrating(
     if vectors.hits is not None and trained_on:
         raise ServingError(f"{file} has no vectors to be compared with --trained-on: leave those queries out of it.")
     trained = read_vectors(trained_on) if trained_on else None
-    if trained is not None and trained.rows.shape[1:] != vectors.rows.shape[1:]:
-        raise ServingError(
-            f"{trained_on} has vectors of {trained.rows.shape[1]} dimensions, {file} of {vectors.rows.shape[1]}: they "
-            "are no vectors of one model."
-        )
+    if trained is not None:
+        _check_dimensions(vectors, trained)
     if not any(vectors.labels):
         raise ServingError(
             f"{file} has no classes in {', '.join(LABELS)}; it has {', '.join(vectors.columns)}: name the column of "
@@ -319,6 +315,8 @@ def calibrating(
         calibration = read_vectors(queries, label=label, group=group)
         if (calibration.hits is None) != (vectors.hits is None):
             raise ServingError(f"{file} and {queries} are vectors and what an index found; expected two of one kind.")
+        if calibration.hits is None:
+            _check_dimensions(vectors, calibration)
         calibration = calibration.hits or calibration
     elif calibration is None and (group or trained is not None):
         gallery, calibration = held_out(vectors, trained)
@@ -326,6 +324,14 @@ def calibrating(
     if calibration is not None and trained is not None:
         calibration = _fresh(calibration, trained)
     return gallery, calibration
+
+
+def _check_dimensions(vectors: Vectors, others: Vectors) -> None:
+    if others.rows.shape[1] != vectors.rows.shape[1]:
+        raise ServingError(
+            f"{others.file} has vectors of {others.rows.shape[1]} dimensions, {vectors.file} of "
+            f"{vectors.rows.shape[1]}: they are no vectors of one model."
+        )
 
 
 def warn_of_bursts(vectors: Vectors) -> None:

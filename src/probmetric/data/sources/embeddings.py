@@ -130,7 +130,16 @@ def arrays_of(file: Path) -> dict[str, np.ndarray]:
                 return {name: loaded[name] for name in loaded.files}
         except MemoryError as error:  # what it says of its size may be anything
             raise ValueError(str(error)) from error
+    return columns_beside(file) | {"vector": loaded}
+
+
+def columns_beside(file: Path) -> Columns:
+    """Return the columns of the CSV file beside vectors that have none.
+
+    Raises:
+        DataError: it is missing, or cannot be read.
+    """
     listing = file.with_suffix(".csv")
     if not listing.is_file():
         raise DataError(f"{file} has no labels: put them into {listing.name} beside it, a line per vector.")
-    return columns_of(listing) | {"vector": loaded}
+    return columns_of(listing)
