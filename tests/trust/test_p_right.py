@@ -198,3 +198,21 @@ def test_a_score_that_is_constant_but_for_rounding_has_no_say():
     entropy = np.log(10) + 1e-16 * generator.integers(-2, 3, size=40)
     fitted = fit_p_right({"entropy": entropy}, np.arange(40) % 10 < 7)
     assert fitted.probability({"entropy": [0.0, 1.0, np.log(10)]}) == pytest.approx(0.7, abs=1e-6)
+
+
+def test_a_map_is_corrected_where_other_answers_refute_it_and_not_where_it_is_true():
+    generator = np.random.default_rng(31)
+    cosine = generator.normal(size=2000)
+    fitted = fit_p_right({"cosine": cosine}, generator.random(2000) < 1 / (1 + np.exp(-2 * cosine)))
+    kept = 0
+    for _ in range(100):
+        scores = {"cosine": generator.normal(size=300)}
+        kept += fitted.corrected(scores, generator.random(300) < fitted.probability(scores)) is fitted
+    assert kept >= 95 - 3.1 * np.sqrt(100 * 0.05 * 0.95), "in 5 of 100 it is refuted by chance"
+    scores = {"cosine": generator.normal(size=1000)}
+    right = generator.random(1000) < fitted.probability(scores) / 2
+    corrected = fitted.corrected(scores, right)
+    assert corrected.probability(scores).mean() == pytest.approx(right.mean(), abs=1e-3)
+    assert np.array_equal(np.argsort(corrected.probability(scores)), np.argsort(fitted.probability(scores)))
+    for alike in (np.ones(1000), np.zeros(1000)):
+        assert fitted.corrected(scores, alike) is fitted

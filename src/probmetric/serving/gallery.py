@@ -657,7 +657,10 @@ class Gallery:
         if queries is not None:
             groups = None if groups is None else _as_many(groups, len(queries.names))[distinct(queries.rows)]
             answers = calibration_answers(self.record, self.labels, queries.record, queries.labels)
-            calibration = Calibration(answers, self.trust.p_right if fitted else None, groups)
+            p_right = self.trust.p_right if fitted else None
+            if p_right is not None:  # fitted to the gallery's images, which may be easier: others, or trained on
+                p_right = p_right.corrected(answers.free, answers.right)
+            calibration = Calibration(answers, p_right, groups)
             if not fitted or calibration.p_right is not None:
                 return calibration
             return self._fitted(calibration)  # no image of the gallery can be asked among the others

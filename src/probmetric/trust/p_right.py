@@ -28,6 +28,7 @@ from probmetric.metrics.calibration import EqualMass, calibration_error
 PRIOR = 1.0
 ROUNDING = 1e-9  # of its largest value: a score that spreads by less is constant
 SQUARED_FROM = 500
+REFUTED = 0.05
 SMALLEST = 1e-12  # probability whose log-odds are told from less
 FOLDS = 5
 BINS = 15
@@ -89,6 +90,23 @@ class PRight:
         weights, squares = (tuple(float(slope) * weight for weight in part) for part in (self.weights, self.squares))
         bias = float(level + slope * self.bias)
         return replace(self, bias=bias, weights=weights, squares=squares, answers=len(levels))
+
+    def corrected(self, scores: Mapping[str, Any], right: Any) -> PRight:
+        """Return the map recalibrated by other answers where these refute it, else the map as it is.
+
+        It is refuted where their likelihood ratio is one that true maps reach with a chance of `REFUTED`.
+
+        Args:
+            scores: name -> (N,).
+            right: (N,) whether they are right.
+        """
+        truth = arrays.booleans(right, "right").astype(bool)
+        if truth.all() or not truth.any():
+            return self
+        moved = self.recalibrated(scores, truth)
+        before, after = (np.where(truth, p, 1 - p) for p in (each.probability(scores) for each in (self, moved)))
+        gained = np.log(np.maximum(after, SMALLEST) / np.maximum(before, SMALLEST)).sum()
+        return moved if np.exp(-gained) < REFUTED else self  # twice the gain is chi-squared with 2 degrees of freedom
 
     def plain(self) -> dict[str, Any]:
         """Return its fields as JSON has them; `PRight.of` reads them."""
