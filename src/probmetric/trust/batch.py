@@ -73,10 +73,11 @@ def select_matches(
         [True, True, False]
     """
     check_shares(fdr=fdr)
-    values, wrong, count = _arguments(doubt, calibration)
-    below, size = np.arange(len(wrong) + 1.0), len(values)
+    values, calibrated, right = _arguments(doubt, calibration)
+    wrong, count, size = np.sort(calibrated[~right]), len(right), len(values)
+    below = np.arange(len(wrong) + 1.0)
     if groups is not None:
-        wrong, below, count = _by_groups(calibration, arrays.names_of(groups, "groups", count=count)[1])
+        wrong, below, count = _by_groups(calibrated, right, arrays.names_of(groups, "groups", count=count)[1])
     p_values = (1 + below[np.searchsorted(wrong, values, side="right")]) / (count + 1)
     bursts = batch_groups is not None and len(arrays.names_of(batch_groups, "batch_groups", count=size)[0]) < size
     tests = size * (1 / np.arange(1, size + 1)).sum() if bursts else size
@@ -99,18 +100,17 @@ def match_e_values(
         >>> match_e_values([0.05, 0.9], (doubts, doubts < 0.5)).round(1).tolist()
         [49.1, 0.2]
     """
-    values, wrong, count = _arguments(doubt, calibration)
+    values, calibrated, right = _arguments(doubt, calibration)
     size = len(values)
     if batch_groups is not None and len(arrays.names_of(batch_groups, "batch_groups", count=size)[0]) < size:
         raise ValueError("answers of the batch share a group; keep one of each group, or take `select_matches`.")
     if groups is not None:
-        once = one_of_each(arrays.names_of(groups, "groups", count=count)[1])
-        calibration = (arrays.to_numpy(calibration[0])[once], arrays.to_numpy(calibration[1])[once])
-        values, wrong, count = _arguments(doubt, calibration)
-    together = np.sort(np.concatenate([values, arrays.vector(calibration[0], "calibration doubt")]))
+        once = one_of_each(arrays.names_of(groups, "groups", count=len(right))[1])
+        calibrated, right = calibrated[once], right[once]
+    together = np.sort(np.concatenate([values, calibrated]))
     places = np.unique(np.linspace(0, len(together) - 1, LEVELS).astype(np.int64))
     levels = together[places]
-    gains = (count + 1) / (1 + np.searchsorted(wrong, levels, side="right"))
+    gains = (len(right) + 1) / (1 + np.searchsorted(np.sort(calibrated[~right]), levels, side="right"))
     later = np.concatenate([np.cumsum(gains[::-1])[::-1], [0.0]])
     return later[np.searchsorted(levels, values, side="left")] / len(levels)
 
@@ -129,20 +129,19 @@ def select_by_e_values(e_values: Any, *, fdr: float) -> Bools:
     return values >= (ordered[passed[-1]] if len(passed) else np.inf)
 
 
-def _by_groups(calibration: tuple[Any, Any], units: Ints) -> tuple[Doubles, Doubles, int]:
+def _by_groups(doubts: Doubles, right: Bools, units: Ints) -> tuple[Doubles, Doubles, int]:
     """Return the ascending doubts of wrong answers (W,), how many groups lie below each (W + 1,), and all groups."""
-    doubts, right = arrays.vector(calibration[0], "calibration doubt"), arrays.to_numpy(calibration[1]).astype(bool)
     sizes = np.bincount(units)
     order = np.argsort(doubts[~right], kind="stable")
     below = np.append(0.0, np.cumsum(1 / sizes[units[~right][order]]))
     return doubts[~right][order], below, len(sizes)
 
 
-def _arguments(doubt: Any, calibration: tuple[Any, Any]) -> tuple[Doubles, Doubles, int]:
-    """Return the doubts of the batch, the ascending doubts of wrong calibration answers, and their number in all."""
+def _arguments(doubt: Any, calibration: tuple[Any, Any]) -> tuple[Doubles, Doubles, Bools]:
+    """Return the doubts of the batch (B,), those of calibration answers (Q,), and whether these are right (Q,)."""
     values = arrays.vector(doubt, "doubt")
     if not isinstance(calibration, tuple | list) or len(calibration) != 2:
         raise ValueError("calibration is no pair; expected (doubts (Q,), whether right (Q,)) of calibration answers.")
     calibrated = arrays.vector(calibration[0], "calibration doubt")
-    right = arrays.booleans(calibration[1], "calibration right", count=len(calibrated)).astype(bool)
-    return values, np.sort(calibrated[~right]), len(calibrated)
+    right = arrays.booleans(calibration[1], "calibration right", count=len(calibrated))
+    return values, calibrated, right.astype(bool)
