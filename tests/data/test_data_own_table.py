@@ -17,7 +17,7 @@ from PIL import Image
 
 from probmetric.data import DataError, doctor, load_manifest, load_metadata, open_images, prepare_dataset
 from probmetric.data.raw import RawFiles
-from probmetric.data.sources.table import TableOfImages
+from probmetric.data.sources.table import TableOfImages, columns_of, listed_in
 
 
 def pictures(root, count=24):
@@ -322,6 +322,15 @@ def test_a_missing_label_is_no_class(tmp_path, labels):
     pq.write_table(pa.table({"path": [f"a/{n}.png" for n in range(8)], "label": labels}), tmp_path / "t.parquet")
     with pytest.raises(DataError, match="row 1 has no label"):
         prepared(tmp_path / "t.parquet", tmp_path / "shop", split="by_image")
+
+
+def test_a_missing_group_is_no_group(tmp_path):
+    """Images without a group stayed together, as those of the group nan."""
+    lines = [f"{path},{n % 4},{['nan', 'NaN', '', 'None', 'walk'][n % 5]}" for n, path in enumerate(pictures(tmp_path))]
+    (tmp_path / "t.csv").write_text("\n".join(["path,label,group", *lines]))
+    names = {role: role for role in ("path", "label", "split", "group")}
+    groups = listed_in(tmp_path / "t.csv", names, columns_of(tmp_path / "t.csv"))["group"]
+    assert groups.tolist() == ["walk" if n % 5 == 4 else "" for n in range(len(lines))]
 
 
 def test_columns_called_as_ours_do_not_change_what_is_stored(tmp_path):

@@ -163,9 +163,11 @@ def listed_in(file: Path, names: dict[str, str], columns: Columns) -> Columns:
                 f"`{role}_column: ...`{by_init}."
             )
     texts = {role: _texts(file, role, columns[name]) for role, name in names.items() if name and name in columns}
+    for cells in texts.values():
+        cells[np.isin(cells, MISSING)] = ""
     texts = {role: cells for role, cells in texts.items() if role in NEEDED or (cells != "").any()}
     for role in (role for role in (*NEEDED, "split") if role in texts):
-        empty = np.flatnonzero(np.isin(texts[role].astype(str), MISSING))
+        empty = np.flatnonzero(texts[role] == "")
         if len(empty):
             raise DataError(f"{file}: row {empty[0] + 1} has no {role}; mend it ({len(empty)} such).")
     _check_names(file, texts["label"])
