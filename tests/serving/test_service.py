@@ -135,3 +135,13 @@ def test_p_right_learnt_meanwhile_is_seen(tmp_path):
     with Gallery.changing(folder) as gallery:
         assert gallery.trust.p_right is not None  # `probmetric index MODEL g`
     assert service.gallery().p_right == gallery.p_right
+
+
+def test_who_stores_a_gallery_keeps_what_another_process_has_learnt_of_it(tmp_path):
+    vectors, labels = probmetric.example_vectors()
+    folder = Gallery.from_vectors(vectors[::4], labels[::4]).save(tmp_path / "g")
+    before = Gallery.open(folder)
+    with Gallery.changing(folder) as gallery:
+        assert gallery.trust.p_right is not None
+    before.save()
+    assert Gallery.open(folder).p_right == gallery.p_right

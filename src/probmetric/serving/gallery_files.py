@@ -73,13 +73,14 @@ def write(folder: Path, content: Content, digest: str, trust: dict[str, Any] | N
         folder: of the gallery.
         content: what it holds.
         digest: of the content, see `digest_of_content`.
-        trust: what is known of its answers.
+        trust: what is known of its answers; None leaves what another process has learnt.
 
     Raises:
         FileError: a file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     index = _index_of(folder, digest, content.files)
+    learnt = None if index is None else index["trust"]
     if index is None:
         number = 1 + max((_number(path.name) for path in folder.iterdir()), default=0)
         index = {"vectors": f"vectors-{number}.safetensors", "images": f"images-{number}.parquet"}
@@ -87,7 +88,7 @@ def write(folder: Path, content: Content, digest: str, trust: dict[str, Any] | N
         _write_names(folder / index["images"], content)
     files = {name: index[name] for name in ("vectors", "images")}
     index = {"format": 4, "model": content.model, "dim": content.mean.shape[1], **files}
-    index |= {"content": digest, "trust": trust}
+    index |= {"content": digest, "trust": learnt if trust is None else trust}
     write_json(folder / INDEX, signed(index))
     for name in files:
         remove_abandoned(folder, f"{name}-")
