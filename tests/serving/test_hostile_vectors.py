@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import probmetric
@@ -18,6 +20,7 @@ from probmetric.cli import main
 from probmetric.data.manifest import DataError
 from probmetric.errors import ServingError
 from probmetric.metrics.arrays import class_names_of
+from probmetric.serving.frames import MODEL
 from probmetric.serving.gallery_trust import Calibration
 from probmetric.serving.vectors import calibrating, read_vectors
 from probmetric.trust.certificates import CertificateError
@@ -64,6 +67,26 @@ def test_an_answer_does_not_depend_on_what_another_query_may_find():
     cosines[1, 2:] = -np.inf
     with pytest.raises(ServingError, match="query 1 may find 2"):
         gallery.certify(None, cosines, LABELS[NEW], risk=0.1)
+
+
+def test_files_that_say_that_two_models_wrote_them_are_not_compared(tmp_path, capsys):
+    """Queries by another model of as many dimensions were answered, and certified, without a word."""
+
+    def written(name: str, rows: slice, model: str) -> Path:
+        columns = {"vector": list(VECTORS[rows].astype(np.float32)), "label": LABELS[rows].tolist()}
+        file = tmp_path / name
+        pq.write_table(pa.table(columns).replace_schema_metadata({MODEL: model} if model else None), file)
+        return file
+
+    shop, strange = written("v.parquet", SHOWN, "a"), written("b.parquet", NEW, "b")
+    written("a.parquet", NEW, "a")
+    written("n.parquet", NEW, "")
+    for arguments in (["search", shop, strange], ["certify", shop, strange, "--risk", "0.3"]):
+        assert main([str(each) for each in arguments]) == 2
+        assert "b.parquet holds vectors of another model than" in capsys.readouterr().err
+        assert main([str(each).replace("b.parquet", "a.parquet") for each in arguments]) == 0
+        assert main([str(each).replace("b.parquet", "n.parquet") for each in arguments]) == 0
+    assert main(["certify", str(shop), "--risk", "0.3", "--trained-on", str(strange)]) == 2
 
 
 def test_the_newest_calibration_queries_decide(tmp_path, caplog):

@@ -19,6 +19,7 @@ from probmetric.errors import ServingError, harmless
 from probmetric.io import present
 from probmetric.io.folders import check_new_file, check_new_parquet
 from probmetric.metrics.arrays import class_names_of
+from probmetric.serving.frames import check_one_model
 from probmetric.serving.gallery import Gallery
 from probmetric.serving.gallery_files import INDEX
 from probmetric.serving.migration import migrate, write_migrated
@@ -169,6 +170,8 @@ def search(options: argparse.Namespace) -> None:
         raise ServingError("--group goes into the column `group` of --csv, for `probmetric monitor --group group`.")
     answers, groups = [], list[str]()
     for file in files:
+        if not stored:
+            check_one_model(place, file)
         read = read_vectors(file, group=options.group if options.csv else "")
         queries = read.hits or read
         groups += [] if queries.groups is None else [str(group) for group in queries.groups]

@@ -33,6 +33,7 @@ from probmetric.data.views.small import Small
 from probmetric.errors import ServingError
 from probmetric.io import atomic_path
 from probmetric.io.folders import check_new_parquet
+from probmetric.serving.frames import MODEL, model_of
 from probmetric.uncertainty import Predictor, Uncertainty, create_uncertainty
 
 if TYPE_CHECKING:
@@ -217,18 +218,7 @@ def write_vectors(
 
 def check_vectors_file(path: Path) -> None:
     """Raise an error where `path` is not called as a Parquet file, or is a file that `write_vectors` did not write."""
-    check_new_parquet(path, _written_here)
-
-
-def _written_here(path: Path) -> bool:
-    """Say whether a file is a Parquet file of vectors that `write_vectors` wrote."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        return b"probmetric.model" in (pq.read_schema(path).metadata or {})
-    except (pa.ArrowException, OSError):
-        return False
+    check_new_parquet(path, lambda file: bool(model_of(file)))
 
 
 def _block(model: Embedder, items: LooseImages, rows: np.ndarray, on_error: OnError) -> tuple[pa.Table, list[Any]]:
@@ -246,7 +236,7 @@ def _block(model: Embedder, items: LooseImages, rows: np.ndarray, on_error: OnEr
         "uncertainty": pa.array(embedded.batch.uncertainty.numpy(), pa.float32()),
         "concentration": pa.array([None] * len(kept) if concentration is None else concentration.numpy(), pa.float32()),
     }
-    about = {"probmetric.model": model.digest, "probmetric.name": model.name}
+    about = {MODEL: model.digest, "probmetric.name": model.name}
     return pa.table(columns).replace_schema_metadata(about), embedded.problems
 
 

@@ -14,6 +14,7 @@ from probmetric.data.sources.embeddings import VECTORS
 from probmetric.metrics.arrays import text_of
 
 log = logging.getLogger(__name__)
+MODEL = "probmetric.model"
 LABELS = ("label", "labels", "class", "class_name")
 PATHS = ("path", "paths")
 NAMES = (*PATHS, "id", "name")
@@ -64,6 +65,23 @@ def column_of(
     if values.shape != (count,):
         raise DataError(f"{file}: {name} has the shape {values.shape} for {count} vectors; give one entry each.")
     return [text_of(value) for value in values.tolist()]
+
+
+def model_of(file: Path) -> str:
+    """Return the digest of the model whose vectors `probmetric vectors` wrote into a file; "" where no file says."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return (pq.read_schema(file).metadata or {}).get(MODEL.encode(), b"").decode()
+    except (pa.ArrowException, OSError):  # not written as Parquet
+        return ""
+
+
+def check_one_model(file: Path, beside: Path) -> None:
+    """Raise `DataError` where two files say that their vectors are of different models (`model_of`)."""
+    if len({model_of(file), model_of(beside)} - {""}) > 1:
+        raise DataError(f"{beside} holds vectors of another model than {file}: write both with one model.")
 
 
 def column_called(columns: Collection[str], wanted: str, usual: Sequence[str]) -> str:

@@ -38,7 +38,7 @@ from probmetric.errors import ServingError
 from probmetric.io import FileError, present
 from probmetric.metrics.arrays import class_names_of
 from probmetric.serving import lists
-from probmetric.serving.frames import LABELS, VECTORS, column_called, column_of, names_of
+from probmetric.serving.frames import LABELS, VECTORS, check_one_model, column_called, column_of, names_of
 from probmetric.serving.gallery import Gallery, directions
 from probmetric.serving.gallery_files import INDEX
 from probmetric.trust.certificates import CertificateError
@@ -299,6 +299,8 @@ def calibrating(
         ServingError: nothing can be held out.
         CertificateError: the model was trained on all queries.
     """
+    for beside in filter(None, (queries, trained_on)):
+        check_one_model(file, beside)
     vectors = read_vectors(file, label=label, group="" if queries else group)
     if vectors.hits is not None and trained_on:
         raise ServingError(f"{file} has no vectors to be compared with --trained-on: leave those queries out of it.")
