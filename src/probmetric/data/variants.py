@@ -51,8 +51,8 @@ def write_variant(
     table, metadata = read_table(prepared_folder)
     every = {name: values_of(table, name) for name in table.column_names} | dict(columns)
     readable, unseen = np.ones(len(table), dtype=bool), np.zeros((len(table), 1), dtype=np.uint8)
-    known = every | {"sha256": every["sha256"].astype("S64")}
-    every = taken([every], repeated(known, unseen, readable, metadata.get("protocol", "open_set"))[0])
+    hashed = every | {"sha256": every["sha256"].astype("S64")}
+    every = taken([every], repeated(hashed, unseen, readable, metadata.get("protocol", "open_set"))[0])
     home = (prepared_folder / metadata.get("images", ".")).resolve()
     owner = Path(os.path.relpath(home, output_folder.resolve())).as_posix()
     (digest,) = (value for name, value in read_digest(prepared_folder).items() if Path(name).name == IMAGES)

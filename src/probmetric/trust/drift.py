@@ -172,8 +172,8 @@ def logged_checks(log: str | Path, truth: str, certificate: Certificate, doubt: 
     """
     rows = logged_rows(log, truth, "class_name")
     truths, names = ([_compared(row[column]) for row in rows] for column in (truth, "class_name"))
-    given = certificate.answers(doubt) & np.array([_compared(row.get("withheld", "0")) != "1" for row in rows])
-    checked = given & np.array([name != "" for name in truths])
+    answered = certificate.answers(doubt) & np.array([_compared(row.get("withheld", "0")) != "1" for row in rows])
+    checked = answered & np.array([name != "" for name in truths])
     if not checked.any():
         raise FileError(f"{log}: no answer given has a class in the column {truth!r}; look some up, drawn at random.")
     return checked, np.array([first != second for first, second in zip(truths, names, strict=True)])[checked]

@@ -196,11 +196,9 @@ class OwnData(Source):
         by_class = self.split == "by_class"
         if wrong := sorted(unseen if by_class else unlearnt):
             place = "in test/ and in train/ or val/" if by_class else "in test/ or val/, and not in train/"
-            other = {} if unseen and unlearnt else {True: ", or set split: by_image", False: ", or set split: by_class"}
+            instead = "" if unseen and unlearnt else f", or set split: {'by_image' if by_class else 'by_class'}"
             shown = ", ".join(classes[wrong[:3]])
-            raise SplitError(
-                f"{where}: {len(wrong)} class(es) are {place} ({shown}); move them{other.get(by_class, '')}."
-            )
+            raise SplitError(f"{where}: {len(wrong)} class(es) are {place} ({shown}); move them{instead}.")
 
     def _held_out(
         self,

@@ -47,8 +47,8 @@ def tuned_elsewhere(context: ReportContext, data: str, variants: Sequence[str]) 
     here = split_data_name(data)[0]
     places = {context.tuned_on.get(variant.partition("+")[0], "") for variant in variants} - {""}
     of_several = f"one split of {here}: other splits test some of its classes"
-    own = {of_several} if here in places and context.by_split(data) else set()
-    return tuple(sorted(places - {here} | own))
+    several = {of_several} if here in places and context.by_split(data) else set()
+    return tuple(sorted(places - {here} | several))
 
 
 def _clean_labels(context: ReportContext, claim: Claim, data: str, variants: Sequence[str]) -> str:
