@@ -166,6 +166,11 @@ def write_if_changed(path: Path, values: Mapping[str, Any], *, again: bool = Fal
     """Write `values` as JSON unless the file holds them already, so that its time is that of its content.
 
     If it does, `again` counts up a number in the file: Snakemake takes a newer file of the same content for unchanged.
+
+    Args:
+        path: the file.
+        values: name -> value.
+        again: the file is to change in any case.
     """
     before, count = "", 0
     with contextlib.suppress(OSError, UnicodeDecodeError, ValueError):

@@ -93,7 +93,10 @@ class Search:
             trained = train(_distinct(runs.values()))
             for name, trial, values in planned:
                 of_trial = runs[name, trial.number]
-                self._tell(name, trial, values, of_trial, failed=any(run.name not in trained for run in of_trial))
+                failed = any(run.name not in trained for run in of_trial)  # what earlier trainings left says nothing
+                objective, seconds = (None, 0.0) if failed else self._reached(of_trial)
+                done = Trial(name, trial.number, dict(values), tuple(run.name for run in of_trial), objective, seconds)
+                self._tell(trial, done)
             self._require_some_success(start + size)
             if on_batch:
                 on_batch(self)
@@ -156,31 +159,19 @@ class Search:
             study.enqueue_trial(present)
         return study
 
-    def _tell(
-        self, name: str, trial: optuna.Trial, values: Mapping[str, Any], runs: Sequence[Run], *, failed: bool
-    ) -> None:
+    def _tell(self, trial: optuna.Trial, done: Trial) -> None:
         import optuna
 
-        names, objective, seconds = self._trained(runs)
-        if failed:  # what an earlier training left says nothing
-            objective = None
-        if objective is None:
-            self._studies[name].tell(trial, state=optuna.trial.TrialState.FAIL)
-        else:
-            self._studies[name].tell(trial, objective)
-        self.trials[name].append(Trial(name, trial.number, dict(values), names, objective, seconds))
+        state = None if done.objective is not None else optuna.trial.TrialState.FAIL
+        self._studies[done.method].tell(trial, done.objective, state=state)
+        self.trials[done.method].append(done)
 
-    def _trained(self, runs: Sequence[Run]) -> tuple[tuple[str, ...], float | None, float]:
-        """Return names of `runs`, their mean validation metric (None unless all have one) and seconds of training."""
+    def _reached(self, runs: Sequence[Run]) -> tuple[float | None, float]:
+        """Return the mean validation metric of trained runs, None unless all have one, and seconds of training."""
         folders = [RunFolder.named(run.name, self.results) for run in runs]
-        values = [validation_metric(folder) for folder in folders]
-        reached = [value for value in values if value is not None]
-        objective = fmean(reached) if len(reached) == len(runs) else None
-        return (
-            tuple(run.name for run in runs),
-            objective,
-            sum(folder.times.get("training/seconds", 0.0) for folder in folders),
-        )
+        values = [value for folder in folders if (value := validation_metric(folder)) is not None]
+        objective = fmean(values) if len(values) == len(runs) else None
+        return objective, sum(folder.times.get("training/seconds", 0.0) for folder in folders)
 
     def _require_some_success(self, count: int) -> None:
         if all(trial.objective is None for trials in self.trials.values() for trial in trials):

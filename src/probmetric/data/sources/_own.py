@@ -263,10 +263,11 @@ class InColumns(OwnData):
 
 def parted_groups(columns: Columns) -> list[str]:
     """Return the named groups whose images are in several splits; no column `group` names none."""
-    names, splits = columns.get("group", np.array([], dtype=str)).astype(str), columns["split"].astype(str)
-    pairs = {(name, split) for name, split in zip(names.tolist(), splits.tolist(), strict=False) if name}
-    counts = Counter(name for name, _ in pairs)
-    return sorted(name for name, count in counts.items() if count > 1)
+    if "group" not in columns:
+        return []
+    pairs = set(zip(columns["group"].astype(str).tolist(), columns["split"].astype(str).tolist(), strict=True))
+    splits = Counter(group for group, _ in pairs if group)
+    return sorted(group for group, count in splits.items() if count > 1)
 
 
 def _listed_classes(file: Path, classes: set[str]) -> list[str]:

@@ -146,12 +146,13 @@ def details(finding: Finding, name: Callable[[str], str]) -> str:
     if finding.difference is None:
         return "; ".join(finding.unmet)
     against = f"from {claim.threshold:g}" if claim.kind == "exceeds" else f"to {name(finding.opponent)}"
-    allowed = f"allowed: {-100 * claim.margin:g} %" if claim.margin_is == "share" else f"allowed: {-claim.margin:g}"
+    margin = f"{-100 * claim.margin:g} %" if claim.margin_is == "share" else f"{-claim.margin:g}"
+    allowed = f"allowed: {margin}" if claim.margin else ""
     effect = "" if finding.effect_size is None else f"d {finding.effect_size:+.1f}"
     seeds = f"{finding.seeds} seed{'s' if finding.seeds != 1 else ''}"
     sample = "" if finding.units_counted else "test classes not counted"
     fidelity = "" if finding.fidelity == "corrected" else finding.fidelity.replace("_", " ")
-    text = ", ".join(filter(None, (against, allowed if claim.margin else "", effect, seeds, sample, fidelity)))
+    text = ", ".join(filter(None, (against, allowed, effect, seeds, sample, fidelity)))
     opponents = f"opponent{'s' if len(finding.missing) > 1 else ''} not run alike: {', '.join(finding.missing)}"
     tuned = f"settings tuned on {' and '.join(finding.tuned_on)}" if finding.tuned_on else ""
     missing = opponents if finding.missing else ""

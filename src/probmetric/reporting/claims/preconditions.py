@@ -161,7 +161,7 @@ def _resnet50(context: ReportContext, claim: Claim, data: str, variants: Sequenc
 
 def _same_hardware(context: ReportContext, claim: Claim, data: str, variants: Sequence[str]) -> str:
     machines = {str(run.record.get("hardware")) for run in _runs(context, data, variants)}
-    return "the runs were timed on different machines" if len(machines) > 1 else ""
+    return "the runs were timed on different machines, or with other threads" if len(machines) > 1 else ""
 
 
 def _runs(context: ReportContext, data: str, variants: Sequence[str]) -> list[RunFolder]:
