@@ -12,6 +12,7 @@ import pytest
 from built_once import ROOT, BuiltOnce, preparing_files
 
 TESTS = Path(__file__).parent
+LONGEST = TESTS / "workflow"  # tests here take up to minutes
 # Fixture of a session or module that takes long -> the worker all its tests go to (`--dist loadgroup`).
 GROUPS = {"whole": "faults", "embedded": "tables of the papers"}
 
@@ -40,7 +41,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests below tests/faults are marked by where they lie; those of one workspace stay with one worker."""
+    """Mark the tests below tests/faults, keep those of one workspace with one worker, and begin with the longest.
+
+    A long test that begins last keeps one worker busy while the others have nothing left to do.
+    """
     for option in config.getoption("--components"):
         leave_out(items, config, *option.split("="))
     for item in items:
@@ -51,6 +55,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group(GROUPS[fixture]))
         if "pristine" in fixtures and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(1800))  # the first one runs a whole workflow, the others wait for it
+    items.sort(key=lambda item: LONGEST not in item.path.parents)
 
 
 def leave_out(items: list[pytest.Item], config: pytest.Config, room: str, names: str) -> None:
