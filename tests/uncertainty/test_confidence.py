@@ -7,6 +7,7 @@ import torch
 from scipy import special
 from uncertainty_helpers import TinyEncoder, tiny_batches
 
+from probmetric.directional import concentration_from_resultant, mean_resultant_length
 from probmetric.losses import create_loss
 from probmetric.metrics import fit_temperature
 from probmetric.uncertainty import create_uncertainty
@@ -109,6 +110,22 @@ def test_vmf_samples_follow_the_norm():
     kappa = batch.concentration.double()
     numerator, denominator = (torch.from_numpy(special.ive(order, kappa.numpy())) for order in (2, 1))  # M = 4
     assert torch.allclose(cosine.double(), numerator / denominator, atol=0.03)
+
+
+@pytest.mark.parametrize("name", ["vmf", "el_nivmf", "sample_proxy"])
+def test_concentrations_are_those_that_the_loss_trained(name):
+    """A warm start scales embeddings of any length to A_M = 0.7: so are the samples and what wraps the loss."""
+    encoder = TinyEncoder().eval()
+    z = encoder(images()).detach()
+    loss = create_loss(name, num_classes=4, dim=4, resultant=0.7)
+    loss.warm_start(z, torch.arange(16) % 4)
+    kappa = concentration_from_resultant(torch.tensor(0.7), 4)
+    for whole in (loss, DropoutObjective(loss, 0.2)):
+        for uncertainty in (create_uncertainty("norm"), create_uncertainty("vmf", samples=500)):
+            batch = uncertainty.bind(encoder, loss=whole, seed=0)(images())
+            torch.testing.assert_close(batch.concentration, kappa * z.norm(dim=1) / z.norm(dim=1).mean())
+    cosine = torch.einsum("bsm,bm->bs", batch.samples, batch.mean).mean(1)
+    torch.testing.assert_close(cosine, mean_resultant_length(batch.concentration, 4), rtol=0, atol=0.1)
 
 
 def test_a_loss_that_draws_is_known_below_all_that_wraps_it():

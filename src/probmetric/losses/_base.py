@@ -124,6 +124,10 @@ class Loss(nn.Module):
             logits = self.logits(embeddings.to(self.working_dtype(embeddings)))
             return None if logits is None else logits.softmax(dim=1)
 
+    def natural_parameters(self, embeddings: Tensor) -> Tensor:
+        """Return what the loss takes for kappa mu (B, M) of `embeddings` (B, M): themselves, unless it scales them."""
+        return embeddings
+
     def class_proxies(self) -> tuple[Tensor, Tensor] | None:
         """Return unit proxies (P, M) and the class (P,) of each, or None where the loss has none."""
         return None
@@ -242,6 +246,10 @@ class WrappingLoss(Loss):
     def probabilities(self, embeddings: Tensor, *, generator: torch.Generator | None = None) -> Tensor | None:
         """Return class probabilities (B, C) of the inner loss."""
         return self.inner.probabilities(embeddings, generator=generator)
+
+    def natural_parameters(self, embeddings: Tensor) -> Tensor:
+        """Return those (B, M) of the inner loss."""
+        return self.inner.natural_parameters(embeddings)
 
     def class_vectors(self) -> tuple[Tensor, Tensor] | None:
         """Return those of the inner loss."""

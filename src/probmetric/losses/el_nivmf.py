@@ -115,7 +115,7 @@ class ELNivMF(SampleProxyLoss):
 
     def _draw(self, embeddings: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return draws (N, B, M) from the images' distributions."""
-        nu = self.sample_parameters(embeddings)
+        nu = self.natural_parameters(embeddings)
         length = torch.linalg.vector_norm(nu, dim=1)
         if self.published:
             return released_samples(unit(nu), length, self.samples, generator)

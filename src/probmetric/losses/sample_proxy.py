@@ -59,7 +59,7 @@ from probmetric.losses import register
 from probmetric.losses._base import Loss, bounded, class_means, cosine_similarities, unit
 from probmetric.losses._nivmf import nivmf_log_likelihoods
 from probmetric.losses._released_vmf import quadratic_log_normalizer
-from probmetric.registry import LearningRate, NotNegative, OpenShare, Range
+from probmetric.registry import LearningRate, NotNegative, OpenShare, Range, When
 
 SMALLEST_RELEASED_CONCENTRATION = 0.1
 START_SPREAD = 1.0
@@ -162,8 +162,8 @@ class SampleProxyLoss(Loss):
         """Return 1 / t."""
         return 1 / self.temperature if self.published else (-self.temperature).exp()
 
-    def sample_parameters(self, embeddings: Tensor) -> Tensor:
-        """Return natural parameters nu_z = kappa_z mu_z (B, M)."""
+    def natural_parameters(self, embeddings: Tensor) -> Tensor:
+        """Return nu_z = kappa_z mu_z (B, M) of embeddings (B, M)."""
         return bounded(self.embedding_scale * embeddings)
 
     def proxy_parameters(self) -> Tensor:
@@ -241,7 +241,7 @@ class SampleProxy(SampleProxyLoss):
         self,
         *,
         distance: Literal["cos", "l2", "nivmf", "b_vmf", "el_vmf", "kl_vmf"] = "el_vmf",
-        normalizer: Literal["by_fidelity", "exact", "paper", "none"] = "by_fidelity",
+        normalizer: Annotated[Literal["by_fidelity", "exact", "paper", "none"], When(distance="nivmf")] = "by_fidelity",
         concentration: NotNegative = 0.0,
         **shared: Any,
     ) -> None:
@@ -256,7 +256,7 @@ class SampleProxy(SampleProxyLoss):
 
     def logits(self, embeddings: Tensor) -> Tensor:
         """Return -d / t (B, C), up to a constant per row."""
-        nu_z = self.sample_parameters(embeddings)
+        nu_z = self.natural_parameters(embeddings)
         if self.distance == "cos":
             similarity = cosine_similarities(nu_z, self.proxies)
         elif self.distance == "nivmf":

@@ -84,9 +84,13 @@ class VMF(WeightedLoss):
         if size > 0:
             self.alpha.fill_(float(self.target / size))
 
+    def natural_parameters(self, embeddings: Tensor) -> Tensor:
+        """Return alpha f(x) (B, M) of embeddings f(x) (B, M)."""
+        return bounded(self.alpha * embeddings)
+
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return the log-partition over draws of the image minus the expected own logit."""
-        nu, beta = bounded(self.alpha * embeddings), self.log_scale.exp()
+        nu, beta = self.natural_parameters(embeddings), self.log_scale.exp()
         square_z, square_w = nu.square().sum(dim=1), self.weight.square().sum(dim=1)
         draws = self._draw(nu, square_z, generator)
         along = draws.flatten(0, 1)
@@ -113,7 +117,7 @@ class VMF(WeightedLoss):
     def probabilities(self, embeddings: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Return class probabilities (B, C): the mean softmax over joint draws of images and classes."""
         with torch.autocast(embeddings.device.type, enabled=False):
-            nu = bounded(self.alpha * embeddings.to(self.weight.dtype))
+            nu = self.natural_parameters(embeddings.to(self.weight.dtype))
             images = self._draw(nu, nu.square().sum(dim=1), generator)
             classes = self._draw(self.weight, self.weight.square().sum(dim=1), generator)
             logits = self.log_scale.exp() * images @ classes.transpose(1, 2)

@@ -67,6 +67,7 @@ class Graph(nn.Module):
         self.encoder, self._posterior, self._seed = predictor.encoder, predictor.posterior, predictor.seed
         self._uncertainty = _in_a_graph(predictor.uncertainty)
         self.loss = predictor.loss if self._uncertainty.needs_classifier else None
+        self._whole_loss = [predictor.loss]  # no part of the module: of a loss that does not classify few numbers count
         self._draws = Draws()
         self.eval()
         with torch.no_grad():
@@ -75,7 +76,9 @@ class Graph(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """Return mean direction (B, M), uncertainty (B,) and any concentration (B,) of inputs (B, ...)."""
-        predictor = Predictor(self._uncertainty, self.encoder, self.loss, self._posterior, self._seed)
+        predictor = Predictor(
+            self._uncertainty, self.encoder, self._whole_loss[0], self._posterior, self._seed, classifies=False
+        )
         with self._draws:  # a predictor's own call looks at the values of its images, which no graph can
             batch = predictor.describe([self._uncertainty.represent(images, predictor)])
         named = {name: getattr(batch, name) for name in OUTPUTS if getattr(batch, name) is not None}

@@ -1,4 +1,4 @@
-"""The embedding norm as concentration: κ = |z|, μ = z/|z|.
+"""The embedding norm as concentration: κ = |z|, μ = z/|z|, with z at the scale the loss reads it at (vMF losses).
 
 Papers: von Mises-Fisher losses (paper 002, section 3) and non-isotropic probabilistic proxies (paper 000,
 section 3.1), where the un-normalised output of the encoder is the natural parameter ν = κμ. It costs nothing,
@@ -20,4 +20,4 @@ class Norm(Uncertainty):
 
     def describe(self, rows: Tensor, predictor: Predictor) -> DirectionalBatch:
         """Return directional distributions of raw embeddings (N, M)."""
-        return DirectionalBatch.of_lengths(rows, predictor.probabilities(rows))
+        return predictor.concentrated(rows)

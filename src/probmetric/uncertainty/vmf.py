@@ -1,7 +1,7 @@
-"""The embedding as a von Mises-Fisher distribution that is sampled: x_s ~ vMF(z/|z|, |z|).
+"""The embedding as a von Mises-Fisher distribution that is sampled: x_s ~ vMF(z/|z|, κ).
 
-Papers 002 (section 3, evaluation with S = 10 samples) and 000. Concentration and uncertainty are those of `norm`;
-the samples allow retrieval by vote, and class probabilities that account for the doubt about the embedding:
+Papers 002 (section 3, evaluation with S = 10 samples) and 000. Concentration κ and uncertainty are those of `norm`; the
+samples allow retrieval by vote, and class probabilities that account for the doubt about the embedding:
 
     probabilities="loss"     what the loss itself reports; a vMF loss averages over its own draws
     probabilities="sampled"  mean_s p(c | |z| x_s), the classifier's mean over the samples, as long as the embedding
@@ -22,7 +22,7 @@ from probmetric.losses import Loss
 from probmetric.losses._base import WrappingLoss
 from probmetric.registry import Range
 from probmetric.uncertainty import register
-from probmetric.uncertainty._base import DirectionalBatch, Predictor, Uncertainty
+from probmetric.uncertainty._base import DirectionalBatch, Predictor, Uncertainty, polar
 
 _ROWS = 1024
 
@@ -55,7 +55,7 @@ class VMF(Uncertainty):
         )
 
     def _describe_rows(self, embeddings: Tensor, predictor: Predictor, generator: torch.Generator) -> DirectionalBatch:
-        record = DirectionalBatch.of_lengths(embeddings)
+        record = predictor.concentrated(embeddings)
         kappa = record.concentration
         assert kappa is not None
         axis = torch.eye(embeddings.shape[1], dtype=embeddings.dtype, device=embeddings.device)[0]
@@ -65,9 +65,7 @@ class VMF(Uncertainty):
         distribution = VonMisesFisher(axes, kappa, validate_args=False)
         samples = distribution.sample((self.samples,), generator=generator)
         if self.chosen == "sampled" or (self.chosen == "auto" and not draws_its_own(predictor.loss)):
-            drawn = predictor.probabilities((kappa[:, None] * samples).flatten(0, 1))
+            drawn = predictor.probabilities((polar(embeddings)[1][:, None] * samples).flatten(0, 1))
             record.probabilities = None if drawn is None else drawn.unflatten(0, samples.shape[:2]).mean(0)
-        else:
-            record.probabilities = predictor.probabilities(embeddings)
         record.samples = samples.transpose(0, 1).contiguous() if self.keep_samples else None
         return record
