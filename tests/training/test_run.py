@@ -13,14 +13,20 @@ import torch
 from training_helpers import quick_settings
 
 from canary import with_other_test_images
-from probmetric.config import EncoderSettings
+from probmetric.config import EncoderSettings, RunSettings
 from probmetric.data import DataError, load_columns
 from probmetric.data.choosing import Role, open_for_choosing
 from probmetric.data.views.photos import Photos
 from probmetric.io import FileError, alone, read_tensors, read_yaml, sha256_file, write_tensors
+from probmetric.launch import ALONE
 from probmetric.losses._base import Loss
 from probmetric.models import create_encoder
 from probmetric.retrieval import retrieval_metrics
+from probmetric.runs.embed import embed_splits, embed_training_images
+from probmetric.runs.folder import RunFolder
+from probmetric.runs.names import RESULTS
+from probmetric.runs.plan import Run
+from probmetric.serving.model_folder import _training_classes
 from probmetric.training.assemble import load_encoder
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData, training_images, training_view
@@ -227,6 +233,32 @@ def test_refit_trains_as_many_epochs_again_on_training_and_validation_images(dig
     assert not (again / "state").exists() or not list((again / "state").iterdir())
 
 
+def test_after_a_refit_classes_are_numbered_as_the_loss_numbers_them(
+    digits_open: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its proxies are those of training and validation classes together, which lie between one another."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prepared").symlink_to(digits_open.parent)
+    changes = {"prepared": "prepared", "dataset": digits_open.name, "loss": "proxy_anchor", "epochs": 1}
+    settings = RunSettings(**quick_settings(**changes, selection="refit").plain())
+    run = Run("digits_open/quick/seed0", "digits_open/quick/seed0", settings)
+    train_run(
+        settings.encoder(), prepared_folder=digits_open, run_folder=RESULTS / run.name, state_folder=tmp_path / "state"
+    )
+    columns = load_columns(digits_open, ["label", "split", "class_name"])
+    train = columns["label"][columns["split"] == "train"]
+    learnt = np.unique(columns["label"][columns["split"] != "test"])
+    assert learnt.tolist() != [*np.unique(train), *np.setdiff1d(learnt, train)]
+    _, labels, proxies = embed_training_images(run)
+    assert learnt[labels].tolist() == train.tolist()
+    assert proxies is not None
+    assert learnt[proxies[1]].tolist() == learnt.tolist()
+    embed_splits(run, ALONE)
+    assert RunFolder.named(run.name).embeddings("val").said("classes", list[int], []) == learnt.tolist()
+    names = [columns["class_name"][columns["label"] == label][0] for label in learnt]
+    assert _training_classes(digits_open, "refit") == names
+
+
 def test_refit_repeats_the_rates_of_the_first_training(
     digits_open: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +307,24 @@ def test_a_step_that_chooses_gets_the_splits_of_its_role(
     for split in refused:
         with pytest.raises(DataError, match="of a split that this step must not see"):
             opened["val"].store.load(np.flatnonzero(columns["split"] == split)[:3])
+
+
+@pytest.mark.parametrize("loss", ["vmf", "el_nivmf"])
+def test_losses_that_draw_choose_alike_after_a_stop_at_the_end_of_an_epoch(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: str
+) -> None:
+    settings = quick_settings(loss=loss, epochs=3, steps_per_epoch=2, selection_metric="accuracy")
+    whole = train(settings, digits, tmp_path / "whole")
+    step = Trainer._step
+    monkeypatch.setattr(
+        Trainer, "_step", lambda made, *batch: (step(made, *batch)[0] or made.progress.step == 3, False)
+    )
+    with pytest.raises(TrainingStoppedError):
+        train(settings, digits, tmp_path / "run")
+    monkeypatch.setattr(Trainer, "_step", step)
+    resumed = train(settings, digits, tmp_path / "run")
+    values = [[row["val_metric"] for row in read_history(folder)] for folder in (whole, resumed)]
+    assert values[0] == values[1]
 
 
 def test_closed_set_accuracy_selects(digits: Path, tmp_path: Path) -> None:

@@ -26,6 +26,12 @@ SPLITS: dict[Role, dict[Use, tuple[str, ...]]] = {
     "pooled": {"train": ("train", "val"), "val": ()},
     "leaking": {"train": ("train", "val"), "val": ("test",)},
 }
+AFTER_TRAINING: dict[str, Role] = {"validation": "validation", "refit": "pooled", "as_published": "pooled"}
+
+
+def trained_on(selection: str) -> tuple[str, ...]:
+    """Return the splits whose images and classes the finished weights know, by `training.selection`."""
+    return SPLITS[AFTER_TRAINING[selection]]["train"]
 
 
 def open_for_choosing(folder: str | Path, role: Role) -> dict[Use, PreparedImages]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from probmetric.config import RunSettings
 from probmetric.data import load_columns
+from probmetric.data.choosing import trained_on
 from probmetric.data.images import BATCH, Eye, PreparedImages, batches
 from probmetric.launch import Place
 from probmetric.metrics.arrays import Ints
@@ -71,7 +72,7 @@ def embed_splits(run: Run, place: Place) -> None:
 def embed_training_images(
     run: Run,
 ) -> tuple[NDArray[np.floating], Ints, tuple[NDArray[np.floating], Ints] | None]:
-    """Return unit embeddings (N, M) of the training images, their classes (N,) from 0, and the loss's proxies.
+    """Return unit embeddings (N, M) of the training images, their classes (N,) as the loss numbers them, its proxies.
 
     Proxies (P, M) come with the class (P,) of each; None where the loss has none.
     """
@@ -80,7 +81,7 @@ def embed_training_images(
         images = PreparedImages.of_split(run.settings.data_folder, "train")
         rows = dataclasses.replace(embedder.predictor, loss=None)(embedder.batches(images)).mean
         proxies = embedder.loss.class_proxies() if embedder.loss is not None else None
-    labels = np.unique(images.labels, return_inverse=True)[1]
+    labels = np.searchsorted(embedder._training_classes, images.labels)
     return rows.numpy(), labels, None if proxies is None else (proxies[0].cpu().numpy(), proxies[1].cpu().numpy())
 
 
@@ -180,7 +181,8 @@ class Embedder:
     def _training_classes(self) -> list[int]:
         """Manifest label of each training class, in the order of the loss's classes (columns of `probabilities`)."""
         columns = load_columns(self.settings.data_folder, ["label", "split"])
-        return np.unique(columns["label"][columns["split"] == "train"]).tolist()
+        learnt = np.isin(columns["split"], trained_on(self.trained.training.selection))
+        return np.unique(columns["label"][learnt]).tolist()
 
     def _nothing(self) -> dict[str, torch.Tensor]:
         none = torch.empty(0, dtype=torch.int64)

@@ -527,7 +527,7 @@ def training_metrics(
     Args:
         settings: the run's settings.
         rows: unit embeddings (N, M) of the training images.
-        labels: their classes (N,), numbered from 0.
+        labels: their classes (N,), numbered as the loss does.
         proxies: the loss's proxies (P, M) and the class (P,) of each, where it has some.
 
     Raises:

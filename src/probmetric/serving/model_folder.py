@@ -13,6 +13,7 @@ import torch
 
 from probmetric.config import EncoderSettings, check_store, parse
 from probmetric.data import load_columns
+from probmetric.data.choosing import trained_on
 from probmetric.data.loose import prepared_images
 from probmetric.data.manifest import SUMMARY, load_metadata, read_summary
 from probmetric.data.sources import REGISTRY as SOURCES
@@ -85,7 +86,7 @@ class Parts:
             "transform": _transform(folders[0], data),
             "uncertainty": settings.uncertainty.model_dump(mode="json"),
             "seed": settings.seed,
-            "classes": _training_classes(data),
+            "classes": _training_classes(data, settings.training.selection),
             "plugins": list(folder.record.get("plugins", ())),
             "provenance": _provenance(folder, data),
             "metrics": folder.metrics,
@@ -207,10 +208,10 @@ def _summary(data: Path) -> dict[str, Any]:
     return read_summary(data) if present(data / SUMMARY) else {}
 
 
-def _training_classes(data: Path) -> list[str]:
+def _training_classes(data: Path, selection: str) -> list[str]:
     """Return the names of the training classes, in the order of the loss's classes."""
     columns = load_columns(data, ["label", "split", "class_name"])
-    train = columns["split"] == "train"
+    train = np.isin(columns["split"], trained_on(selection))
     _, first = np.unique(columns["label"][train], return_index=True)
     return [str(name) for name in columns["class_name"][train][first]]
 
@@ -220,8 +221,7 @@ def _training_images(settings: EncoderSettings, data: Path) -> Sequence[Any]:
     training = settings.training
     if training.head_init == "random" and (settings.loss is None or not training.epochs):
         return ()
-    splits = ["train", "val"] if training.selection == "refit" else ["train"]
-    return prepared_images(data, splits).images
+    return prepared_images(data, trained_on(training.selection)).images
 
 
 def _provenance(folder: RunFolder, data: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from probmetric.config import Component, ConfigError, EncoderSettings, Training
 from probmetric.data import DataError, verify_digest
-from probmetric.data.choosing import Role, Use, open_for_choosing
+from probmetric.data.choosing import AFTER_TRAINING, Role, Use, open_for_choosing
 from probmetric.data.images import BATCH, Eye, ImageSource, ahead_of, batches, loading_threads, to_device
 from probmetric.data.manifest import read_summary, read_table, values_of
 from probmetric.data.places import COLUMNS
@@ -35,7 +35,6 @@ from probmetric.uncertainty import Posterior, create_uncertainty
 
 IN_MEMORY_BYTES = 2 * 2**30
 VALUES_AT_ONCE = 2**19  # two megabytes of float32
-AFTER_TRAINING: dict[str, Role] = {"validation": "validation", "refit": "pooled", "as_published": "pooled"}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 from probmetric.config import ConfigError
 from probmetric.retrieval.measures import retrieval_metrics
 from probmetric.training.forward import embed_split
-from probmetric.uncertainty._base import evaluating
+from probmetric.uncertainty._base import class_probabilities, evaluating
 
 if TYPE_CHECKING:
     from probmetric.losses import Loss
@@ -53,7 +53,7 @@ def _measure(embeddings: Tensor, loss: Loss, data: TrainingData, metric: Selecti
         rows = embeddings if embeddings.is_cuda else embeddings.numpy()
         return float(retrieval_metrics(rows, data.val_labels.numpy(), ks=(1,), normalize=True)[metric])
     with evaluating(loss):
-        probabilities = loss.probabilities(embeddings, generator=None)
+        probabilities = class_probabilities(loss, embeddings, data.seed)
     if probabilities is None:
         raise ConfigError(
             "training.selection_metric is 'accuracy', but the loss defines no classifier; use recall_at_1 or map_at_r."
