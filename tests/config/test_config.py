@@ -159,6 +159,7 @@ def test_numbers_of_training_out_of_range_are_refused_by_name(option: str, value
             {"freeze": "trunk", "learning_rates": {"trunk": 1e-6}},
             "leaves nothing for learning_rates.trunk",
         ),
+        ({"freeze": "trunk", "layer_decay": 0.75}, "leaves nothing for layer_decay"),
     ],
 )
 def test_settings_of_training_that_would_do_nothing_are_refused(values: dict[str, object], says: str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import itertools
@@ -29,11 +30,13 @@ from probmetric.runs.names import FEATURES, RESULTS
 from probmetric.runs.plan import Run
 from probmetric.training import features
 from probmetric.training.assemble import Sizes, assemble, load_encoder
+from probmetric.training.batch_norm import synchronise_batch_norm
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData, training_images
+from probmetric.training.features import start_head
 from probmetric.training.forward import Network
 from probmetric.training.head_init import initialise_head
-from probmetric.training.loop import Conduct, Trainer
+from probmetric.training.loop import Conduct, Trainer, moving_average
 from probmetric.training.optimizer import create_optimizer
 from probmetric.training.run import train_run
 from probmetric.uncertainty import create_uncertainty
@@ -170,6 +173,15 @@ def test_a_head_that_is_not_there_cannot_start(digits: Path, tmp_path: Path) -> 
         trained(digits, tmp_path, backbone="pixels", head_init="lda", epochs=0)
 
 
+@pytest.mark.parametrize("kind", ["pca", "whitening", "lda"])
+def test_a_map_that_centres_wants_a_bias(digits: Path, kind: str) -> None:
+    settings = Training(head_init=kind, augment="none")
+    data = TrainingData(training_images(digits, settings), settings, seed=0, device=CPU)
+    encoder = wrapped(nn.Sequential(nn.Flatten(), nn.Linear(data.image_size**2, 4, bias=False)), 4)
+    with contextlib.nullcontext() if kind == "pca" else pytest.raises(ConfigError, match="has no bias; use pca"):
+        start_head(encoder, data)
+
+
 def small_resnet() -> Encoder:
     return create_encoder("timm", dim=4, in_channels=1, image_size=32, tag="test_resnet")
 
@@ -241,6 +253,18 @@ def test_the_moving_average_is_what_is_measured_and_written(digits: Path, tmp_pa
     assert not torch.allclose(expected, seen[-1])
 
 
+def test_a_moving_average_takes_indices_over() -> None:
+    """The permutations of NIR's flow, the relative positions of a Swin transformer: 0.9 * 3 + 0.1 * 3 is cut to 2."""
+    value, average = torch.arange(512), torch.arange(512)
+    weight, mean = torch.tensor([1.0]), torch.tensor([0.0])
+    for decay in (0.9, 0.9999):
+        update = moving_average(decay)
+        update([average], [value], torch.tensor(1))
+        update([mean], [weight], torch.tensor(1))
+    assert torch.equal(average, value)
+    torch.testing.assert_close(mean, torch.tensor([0.1 * 0.9999 + 0.0001]))
+
+
 def test_a_resumed_average_has_the_same_bits(digits: Path, tmp_path: Path) -> None:
     whole = trainer(digits, tmp_path / "whole", ema=0.9, epochs=2)
     whole.fit()
@@ -292,8 +316,11 @@ def test_a_gradient_cache_gives_the_gradient_of_the_whole_batch(name: str) -> No
 
 
 def test_a_gradient_cache_wants_fixed_batch_normalisation(digits: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"set training\.batch_norm to frozen"):
-        trainer(digits, tmp_path, gradient_cache=4)
+    shared, layer = (create_encoder("compact", dim=8, in_channels=1, width=4) for _ in range(2))
+    synchronise_batch_norm(shared, CPU)  # as with several processes
+    for encoder in (layer, shared, nn.SyncBatchNorm.convert_sync_batchnorm(layer)):
+        with pytest.raises(ConfigError, match=r"set training\.batch_norm to frozen"):
+            trainer(digits, tmp_path, encoder, gradient_cache=4)
     encoder = create_encoder("compact", dim=8, in_channels=1, width=4)
     encoder.set_batch_norm("frozen")
     trainer(digits, tmp_path, encoder, gradient_cache=4).fit()
@@ -417,6 +444,20 @@ def test_low_rank_changes_of_a_transformer_train_and_are_written_as_plain_weight
     second.fit()
     assert tensors_digest(second.best) == tensors_digest(made.best)
     assert set(second.encoder.state_dict()) == set(was)
+
+
+def test_low_rank_changes_of_weights_from_a_file_wait_for_the_warm_up(digits: Path, tmp_path: Path) -> None:
+    encoder = transformer()
+    weights = {name: value for name, value in encoder.state_dict().items() if not name.startswith("head.")}
+    torch.save(weights, tmp_path / "start.pth")
+    encoder.load_pretrained(tmp_path / "start.pth")
+    made = trainer(digits, tmp_path, encoder, lora=2, warmup_epochs=1, epochs=2)
+    with made._progress_bar() as bar:
+        for changes in (False, True):
+            made.train_epoch(bar)
+            made.end_epoch(bar)
+            moved = {bool(each.any()) for name, each in made.encoder.named_parameters() if name.endswith(".left")}
+            assert moved == {changes}
 
 
 def test_a_run_with_low_rank_changes_and_an_average_is_written(digits: Path, tmp_path: Path) -> None:

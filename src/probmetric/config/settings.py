@@ -70,7 +70,7 @@ class Training(Strict):
     schedule: Literal["constant", "cosine", "multistep", "plateau", "exponential"] = "cosine"
     milestones: tuple[Epochs, ...] = ()
     gamma: float = Field(0.1, gt=0, le=1)
-    plateau_patience: Some = Field(15, description="validations without improvement that make a plateau")
+    plateau_patience: Some = Field(15, description="a plateau is more validations without improvement")
     head_init: Literal["random", "pca", "whitening", "lda"] = Field(
         "random", description="what the linear head starts from, fitted to the features of the training images"
     )
@@ -120,8 +120,9 @@ class Training(Strict):
                 "freeze: trunk trains the head only, train_from a part of the trunk, lora changes of low rank; "
                 "give one of them"
             )
-        if self.freeze == "trunk" and self.learning_rates.trunk:
-            raise ValueError("freeze: trunk leaves nothing for learning_rates.trunk; remove one of the two")
+        if self.freeze == "trunk" and (self.learning_rates.trunk or self.layer_decay):
+            name = "learning_rates.trunk" if self.learning_rates.trunk else "layer_decay"
+            raise ValueError(f"freeze: trunk leaves nothing for {name}; remove one of the two")
         if (self.schedule == "multistep") != bool(self.milestones):
             raise ValueError("schedule: multistep and milestones belong together; give both, or neither")
         if self.optimizer == "sgd" and self.nesterov and not self.momentum:

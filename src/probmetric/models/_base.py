@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -135,8 +136,9 @@ class Encoder(nn.Module):
         return [{"params": parameters}] if parameters else []
 
     def pretrained_parameters(self) -> Iterator[nn.Parameter]:
-        """Return parameters that came from a weight file; a warm-up leaves these alone."""
-        return (parameter for name, parameter in self.named_parameters() if name in self._loaded_names)
+        """Return parameters that came from a weight file, or change one that did; a warm-up leaves these alone."""
+        plain = ((re.sub(r"parametrizations\.(\w+)\..*", r"\1", name), each) for name, each in self.named_parameters())
+        return (parameter for name, parameter in plain if name in self._loaded_names)
 
     def load_pretrained(self, source: str | Path | bool) -> None:
         """Start from a weight file of this backbone, for instance another run's `model.safetensors`.

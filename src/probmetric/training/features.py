@@ -210,7 +210,7 @@ def start_head(encoder: Encoder, data: TrainingData, store: FeatureStore | None 
         store: where these features are kept; None computes them.
 
     Raises:
-        ConfigError: the encoder has no linear head.
+        ConfigError: the encoder has no linear head, or one without the bias that the map needs.
     """
     kind = data.settings.head_init
     if kind == "random":
@@ -218,6 +218,8 @@ def start_head(encoder: Encoder, data: TrainingData, store: FeatureStore | None 
     head = encoder.head
     if not isinstance(head, nn.Linear):
         raise ConfigError(f"training.head_init is {kind!r}, but the encoder has no linear head; set it to random.")
+    if head.bias is None and kind != "pca":
+        raise ConfigError(f"training.head_init {kind!r} centres the features, but the head has no bias; use pca.")
     if store is not None:
         features = store.read(data.sources["train"], data.digest, data.device).rows
     else:

@@ -36,6 +36,7 @@ from probmetric.losses._base import point_at_class_means
 from probmetric.models import Encoder
 from probmetric.training.assemble import Weights, weights_of
 from probmetric.training.backend import compiled
+from probmetric.training.batch_norm import BatchNorm, GlobalBatchNorm
 from probmetric.training.checkpoint import Checkpoints
 from probmetric.training.data import TrainingData
 from probmetric.training.diagnosis import TrainingError, non_finite_gradients, non_finite_loss
@@ -116,7 +117,7 @@ class Trainer:
         self._average = None
         if self.settings.ema is not None:
             both = nn.ModuleDict({"encoder": encoder, "loss": loss})
-            self._average = AveragedModel(both, multi_avg_fn=get_ema_multi_avg_fn(self.settings.ema), use_buffers=True)
+            self._average = AveragedModel(both, multi_avg_fn=moving_average(self.settings.ema), use_buffers=True)
         self._pretrained = [parameter for parameter in encoder.pretrained_parameters() if parameter.requires_grad]
         self.network: nn.Module = self.plain
         self._parameters = [*encoder.parameters(), *loss.parameters()]  # walking the modules takes as long as the norm
@@ -370,13 +371,27 @@ class Trainer:
         return tqdm(total=total, initial=self.progress.step, unit="step", file=sys.stderr, disable=disable)
 
 
+def moving_average(decay: float) -> Callable[..., None]:
+    """Return what moves averages (...) towards new values (...); integers, such as indices, are taken over."""
+    move = get_ema_multi_avg_fn(decay)
+
+    def update(averages: list[Tensor], values: list[Tensor], count: Tensor) -> None:
+        if averages[0].is_floating_point():
+            move(averages, values, count)
+        else:
+            for average, value in zip(averages, values, strict=True):
+                average.copy_(value)
+
+    return update
+
+
 def _require_fixed_batch_norm(encoder: Encoder) -> None:
     """Refuse a gradient cache where images are normalised by their batch, of which it sees only parts.
 
     Raises:
         ConfigError: a batch normalisation trains.
     """
-    batch_norm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+    batch_norm = BatchNorm | GlobalBatchNorm | nn.SyncBatchNorm
     was_training = encoder.training
     training = any(isinstance(module, batch_norm) and module.training for module in encoder.train().modules())
     encoder.train(was_training)

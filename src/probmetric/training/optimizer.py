@@ -9,8 +9,8 @@ factor on the base learning rate of every parameter group:
     cosine        (1 + cos(pi * progress)) / 2, progress in [0, 1) over all epochs, updated every step
     multistep     gamma^(number of milestones passed); milestones are epochs (papers 000, 001)
     exponential   gamma^epoch (paper 003: gamma = exp(-0.01))
-    plateau       gamma^(number of plateaus), a plateau being `plateau_patience` validations in a row without a
-                  better metric (paper 002: gamma 0.5, 15 validations)
+    plateau       gamma^(number of plateaus), a plateau being more than `plateau_patience` validations in a row
+                  without a better metric, as in PyTorch (paper 002: gamma 0.5, 15 validations)
 """
 
 from __future__ import annotations
@@ -121,11 +121,11 @@ def _options(settings: Training) -> dict[str, Any]:
 
 
 def count_plateaus(metrics: list[float], patience: int) -> int:
-    """Return how often `patience` further validations in a row have passed without a better metric.
+    """Return how often more than `patience` validations in a row have passed without a better metric.
 
     Args:
         metrics: the validation metric of every validation so far, in order.
-        patience: length of a plateau.
+        patience: validations that are no plateau yet.
     """
     best, waited, plateaus = -math.inf, 0, 0
     for metric in metrics:
