@@ -23,7 +23,7 @@ from torch import Tensor
 from probmetric.losses import register
 from probmetric.losses._base import ChordLength
 from probmetric.losses.potential_field import FieldLoss
-from probmetric.registry import Range
+from probmetric.registry import Range, When
 
 
 @register
@@ -35,7 +35,7 @@ class ContrastivePotential(FieldLoss):
         *,
         repulsion: Literal["hinge", "squared"] = "hinge",
         delta_repulsion: ChordLength = 0.2,
-        min_distance: Annotated[float, Range(above=0, below="delta_repulsion")] = 0.01,
+        min_distance: Annotated[float, Range(above=0, below="delta_repulsion"), When(repulsion="hinge")] = 0.01,
         **shared: Any,
     ) -> None:
         super().__init__(delta_repulsion=delta_repulsion, **shared)

@@ -58,7 +58,7 @@ class NIR(Loss):
         num_classes: int,
         dim: int,
         base: Literal["proxy_anchor", "proxy_anchor_nca", "proxy_nca", "soft_triple"] = "proxy_anchor",
-        proxies_per_class: StepCount = 10,
+        proxies_per_class: Annotated[StepCount, When(base="soft_triple")] = 10,
         scale: Annotated[Positive | None, When(base=SCALED)] = None,
         margin: Annotated[float | None, When(base=WITH_MARGIN)] = None,
         pdml_weight: NotNegative = 0.0075,

@@ -11,12 +11,12 @@ Symbols: z raw embedding (M,), class means m_c, whitening W with W W^T = S^-1.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from probmetric.registry import Count, Share
+from probmetric.registry import Count, Share, When
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import DirectionalBatch, Fitting, Posterior, Predictor, Uncertainty, evaluating, polar
 
@@ -29,7 +29,11 @@ class Density(Uncertainty):
     needs = ("references",)
 
     def __init__(
-        self, *, kind: Literal["knn", "mahalanobis"] = "knn", neighbours: Count = 10, shrinkage: Share = 0.1
+        self,
+        *,
+        kind: Literal["knn", "mahalanobis"] = "knn",
+        neighbours: Annotated[Count, When(kind="knn")] = 10,
+        shrinkage: Annotated[Share, When(kind="mahalanobis")] = 0.1,
     ) -> None:
         self.kind, self.neighbours, self.shrinkage = kind, neighbours, shrinkage
 

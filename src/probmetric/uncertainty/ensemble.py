@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probmetric.registry import Count, Range
+from probmetric.registry import Count, Range, When
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import DirectionalBatch, Fitting, Posterior, Predictor, evaluating, polar
 from probmetric.uncertainty._summary import Summarised
@@ -61,7 +61,7 @@ class Ensemble(Summarised):
         self,
         *,
         members: Annotated[int, Range(low=2, high=1000)] = 5,
-        apart: Count = 1,
+        apart: Annotated[Count, When(over="seeds")] = 1,
         over: Literal["seeds", "folds"] = "seeds",
         combine: Literal["concatenate", "aligned", "average"] = "concatenate",
         **shared: Any,

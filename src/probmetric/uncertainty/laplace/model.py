@@ -71,7 +71,7 @@ class LastLayerPosterior(Sampled):
         approximation: Literal["fixed", "positive", "full"] = "fixed",
         fidelity: Literal["corrected", "as_published"] = "corrected",
         pairs: Literal["mined", "dataset"] = "mined",
-        triplets: Literal["all", "hard", "semihard", "easy"] = "all",
+        triplets: Annotated[Literal["all", "hard", "semihard", "easy"], When(pairs="mined")] = "all",
         margin: Positive = 0.7,
         negative_weight: Annotated[float, Range(low=0, high=1)] = 0.5,
         prior_precision: Annotated[Positive, When(prior="fixed")] = 1.0,
