@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probmetric.registry import Fraction, Range, When
+from probmetric.registry import Fraction, Range
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import Fitting, Objective, Posterior, evaluating, linear_head
 from probmetric.uncertainty.laplace.curvature import augment, augmented_weight
@@ -110,7 +110,7 @@ class OnlineLaplace(LastLayerPosterior):
         memory: Fraction = 0.999,
         initial_curvature: Annotated[float, Range(low=-1)] = -1.0,
         scale: Annotated[float, Range(low=-1)] = -1.0,
-        normalize: Annotated[Literal["triplets", "none"], When(pairs="mined")] = "triplets",
+        normalize: Literal["triplets", "none"] = "triplets",
         prior: Literal["fixed", "validation"] = "fixed",
         train_samples: Annotated[int, Range(low=0, high=1024)] = 1,
         **shared: Any,
