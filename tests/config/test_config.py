@@ -53,6 +53,15 @@ WRONG = [
     ({"data": {"on_request": {"a": {"source": "cub", "protokol": "vmf"}}}}, ["did you mean 'protocol'"]),
     ({"data": {"on_request": {"digits": {"source": "digits"}}}}, ["'digits' is in `datasets` and in"]),
     ({"ood": {"digits": ["digits"]}}, ["ood.digits", "no stranger to itself"]),
+    (
+        {
+            "data": {"on_request": {"v": {"source": "embeddings", "raw": "v.npz"}}},
+            "noise": {},
+            "ood": {"v": ["digits"]},
+        },
+        ["ood.v: one of 'v' and 'digits' holds vectors, the other one images", "name datasets of the same kind"],
+    ),
+    ({"datasets": "digits"}, ["datasets: should be a list, as in [a, b] (found 'digits')"]),
     ({"data": {"prepared": "~/data"}}, ["data.prepared", "'~/data' has one of ~ $ { }, which are not expanded"]),
     ({"methods": {"a": {"loss": "proxy_anchr"}}}, ["methods.a.loss", "did you mean 'proxy_anchor'"]),
     ({"methods": {"a": {"loss": {"name": "proxy_anchor", "scal": 1}}}}, ["'scal'", "did you mean 'scale'"]),
@@ -183,7 +192,7 @@ def test_one_number_is_no_list_of_seeds():
 
 @pytest.mark.parametrize("empty", [{"noise": []}, {"set": {"dim": []}}])
 def test_an_empty_list_that_would_plan_no_run_is_refused(empty):
-    with pytest.raises(ConfigError, match=r"x.yaml: (noise|set\.dim): Tuple should have at least 1 item"):
+    with pytest.raises(ConfigError, match=r"x.yaml: (noise|set\.dim): should have at least 1 item"):
         parse(Grid, {"datasets": ["digits"], "methods": ["m"], **empty}, "x.yaml")
 
 
@@ -199,8 +208,9 @@ def test_outside_a_project_folder_the_command_says_so(tmp_path, monkeypatch, cap
 
 def test_one_wrong_entry_gives_one_line():
     """What holds it was then said to be empty, too."""
-    runs = [{"datasets": ["digits"], "methods": ["cosine"], "seeds": [-1]}]
-    with pytest.raises(ConfigError) as told:
-        parse(Experiment, {"title": "t", "runs": runs, "metrics": ["retrieval/recall_at_1"]}, "e.yaml")
-    assert "runs.0.seeds.0" in str(told.value)
-    assert "\n" not in str(told.value)
+    for seeds, said in (([-1], "runs.0.seeds.0: "), ([], "runs.0.seeds: should have at least 1 item")):
+        runs = [{"datasets": ["digits"], "methods": ["cosine"], "seeds": seeds}]
+        with pytest.raises(ConfigError) as told:
+            parse(Experiment, {"title": "t", "runs": runs, "metrics": ["retrieval/recall_at_1"]}, "e.yaml")
+        assert said in str(told.value)
+        assert "\n" not in str(told.value)

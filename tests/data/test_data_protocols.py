@@ -307,13 +307,14 @@ def test_a_listing_may_write_a_class_in_another_unicode_form_and_with_one_space(
     assert (first, last) == ({"Wren", "Auk", "caf\u00e9  au lait", "Crow"}, set(ORDER[4:]))
 
 
-def test_an_order_of_classes_beside_splits_that_data_name_is_refused(tmp_path, birds):
+@pytest.mark.parametrize(("option", "value"), [("class_order", "name"), ("test_fraction", 0.2)])
+def test_other_splits_than_those_that_data_name_are_refused(tmp_path, birds, option, value):
     for name in ORDER:
         split = "train" if name in ORDER[:4] else "test"
         (birds.parent / "named" / split).mkdir(parents=True, exist_ok=True)
         (birds / name).rename(birds.parent / "named" / split / name)
-    with pytest.raises(DataError, match="names splits, and class_order would make others; remove one of the two"):
-        halves(tmp_path / "a", birds.parent / "named", class_order="name")
+    with pytest.raises(DataError, match=f"names splits, and {option} would make others; remove one of the two"):
+        halves(tmp_path / "a", birds.parent / "named", **{option: value})
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,43 @@ REFUSED = [
         "training.head_init 'lda' starts a linear head; backbone 'timm' has none",
     ),
 ]
+UNREAD = [
+    ({}, "without a loss nothing is trained; set `loss`, or `training: {epochs: 0}`"),
+    ({"like": "trained", "change": {"loss": None}}, "without a loss nothing is trained"),
+    (
+        {"loss": "triplet", "training": {"momentum": 0.5}},
+        "training.momentum does nothing with training.optimizer 'adam'; .* set training.optimizer to sgd or rmsprop",
+    ),
+    (
+        {"loss": "triplet", "training": {"nesterov": True, "optimizer": "rmsprop"}},
+        "training.nesterov does nothing with training.optimizer 'rmsprop'",
+    ),
+    ({"like": "trained", "change": {"training.gamma": 0.5}}, "training.gamma does nothing with training.schedule 'co"),
+    (
+        {"loss": "triplet", "training": {"schedule": "exponential", "plateau_patience": 3}},
+        "training.plateau_patience does nothing with training.schedule 'exponential'",
+    ),
+]
+TRAINED = {
+    "loss": "triplet",
+    "training": {"optimizer": "sgd", "momentum": 0.8, "nesterov": True, "schedule": "cosine"},
+}
+
+
+@pytest.mark.parametrize(("spec", "message"), UNREAD, ids=[message[:40] for _, message in UNREAD])
+def test_what_a_method_writes_and_nothing_reads_is_refused(params, spec, message):
+    with pytest.raises(ConfigError, match=f"methods.m: {message}"):
+        plan(params, {"m": spec, "trained": TRAINED})
+
+
+def test_what_is_inherited_and_nothing_reads_is_planned_and_an_override_of_it_refused(params):
+    methods = {"trained": TRAINED, "m": {"like": "trained", "change": {"training.optimizer": "adam"}}}
+    assert plan(params, methods).settings.training.momentum == 0.8
+    found = {name: parse(Method, spec, name) for name, spec in methods.items()}
+    both = {"training.momentum": 0.5, "training.optimizer": "adam"}  # as a grid, or a search, crosses them
+    assert resolve(params, found, Point(dataset="digits", method="trained", overrides=both))
+    with pytest.raises(ConfigError, match="momentum does nothing with "):
+        resolve(params, found, Point(dataset="digits", method="m", overrides={"training.momentum": 0.5}))
 
 
 @pytest.mark.parametrize(("spec", "message"), REFUSED, ids=[message[:40] for _, message in REFUSED])
@@ -151,7 +188,8 @@ def test_a_size_that_no_head_gives_is_refused_wherever_it_is_written(params, met
 
 def test_without_a_head_the_size_is_that_of_the_features(params):
     """A size that was meant for the head of another method, or of a preset, asks for nothing."""
-    methods = {"headed": {"backbone": "timm", "dim": 32}, "m": {"like": "headed", "change": {"backbone.head": "none"}}}
+    headed = {"loss": "cosine", "backbone": "timm", "dim": 32}
+    methods = {"headed": headed, "m": {"like": "headed", "change": {"backbone.head": "none"}}}
     assert plan(params, methods).settings.dim == "features"
     found = {name: parse(Method, spec, name) for name, spec in methods.items()}
     with pytest.raises(ConfigError, match="override: dim is 16, but backbone 'timm' has no head"):

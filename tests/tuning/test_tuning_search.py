@@ -280,11 +280,25 @@ def test_config_of_the_user_reaches_snakemake_beside_ours(monkeypatch, options, 
         ({"ranges": {"dim": {"low": 2}}}, "either `low` and `high`, or `choices`"),
         ({"ranges": {"dim": {"low": 0, "high": 1, "log": True}}}, "starts above 0"),
         ({"methods": ["proxy_ancor"]}, "did you mean 'proxy_anchor'"),
+        (
+            {"ranges": {"dim": {"low": 8, "high": 64}}},
+            "range of dim, which holds 28.* whole numbers: `integer",
+        ),
+        ({"ranges": {"uncertainty": {"choices": ["norm", "pfe"]}}}, "range of uncertainty: training does not read it"),
+        ({"ranges": {"training.epochs": {"low": 0, "high": 2, "integer": True}}}, "holds 0.*trains nothing"),
+        ({"ranges": {"training.selection": {"choices": ["as_published"]}}}, "would let its search see test images"),
+        ({"ranges": {"training.momentum": {"low": 0, "high": 0.9}}}, "does nothing with training.optimizer 'adam'"),
     ],
 )
 def test_a_wrong_search_stops_before_any_training(params, tmp_path, changes, message):
     with pytest.raises(ConfigError, match=message):
         searched(params, tmp_path, **changes)
+
+
+def test_a_setting_is_searched_beside_the_one_that_decides_whether_it_is_read(params, tmp_path):
+    ranges = {"training.optimizer": {"choices": ["sgd", "adam"]}, "training.momentum": {"low": 0, "high": 0.9}}
+    search, _ = searched(params, tmp_path, ranges=RATES | ranges, trials=6)
+    assert {trial.values["training.optimizer"] for trial in search.trials["cosine"]} == {"sgd", "adam"}
 
 
 def test_the_tuned_methods_can_be_run_as_they_are_written(params, tmp_path):

@@ -76,6 +76,7 @@ def test_another_selection_of_epochs_plans_its_runs_only(finished, in_folder):
     methods = ("contrastive", "laplace", "cosine")
     assert jobs["run"] == {f"digits/{name}+training.epochs=2+training.selection=refit/seed0" for name in methods}
     assert jobs["report"] == {"smoke+refit"}
+    assert in_folder(finished.folder, "smoke+refit").planned("until=train").keys() == {"run"}
 
 
 def test_adding_a_seed_runs_only_that_seed(workspace):

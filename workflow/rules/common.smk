@@ -43,9 +43,9 @@ envvars:
     "PROBMETRIC_PLANNED",
 
 
-EXPERIMENTS = PLAN.experiments if PLAN else []
 PREPARED = config.get("data", {}).get("prepared", "data/prepared")
 UNTIL = config.get("until", "evaluate")
+EXPERIMENTS = PLAN.experiments if PLAN and UNTIL == "evaluate" else []
 MADE = made_file(UNTIL)
 
 

@@ -104,7 +104,11 @@ def declare_runs(add: Add) -> None:
     add_threads(command)
     command = add("tune", "runs:tune", "search a method's settings on validation data; started again it goes on")
     command.add_argument("search", help="name of a file below workflow/tuning")
-    command.add_argument("snakemake", nargs=argparse.REMAINDER, help="options for snakemake, e.g. --profile slurm")
+    command.add_argument(
+        "snakemake",
+        nargs=argparse.REMAINDER,
+        help="options for snakemake, e.g. --workflow-profile workflow/profiles/slurm",
+    )
     command = add("status", "runs:status", "list an experiment's runs: finished, stale (why), missing")
     command.add_argument("experiment", nargs="?", help="default: those of params.yaml")
     command.add_argument("--all", action="store_true", help="a line for every run, also where there are many")

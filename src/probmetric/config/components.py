@@ -261,12 +261,12 @@ def parse(model: type[BaseModel], value: Any, where: str, *, checked: bool = Fal
         return model.model_validate(dict(value), context=_CHECKED if checked else None)
     except ValidationError as error:
         problems = error.errors()
-        places = [each["loc"] for each in problems if each["type"] != "too_short"]
+        places = [each["loc"] for each in problems]
         lines = [
             _explain(model, problem, where)
             for problem in problems  # what holds a wrong entry is then said to be too short
             if problem["type"] != "too_short"
-            or not any(each[: len(problem["loc"])] == problem["loc"] for each in places)
+            or not any(each[:-1][: len(problem["loc"])] == problem["loc"] for each in places)
         ]
         raise ConfigError("\n".join(lines)) from None
 
@@ -297,7 +297,8 @@ def _explain(model: type[BaseModel], problem: Any, where: str) -> str:
         return f"{place}: {problem['msg'].removeprefix('Value error, ')}"
     shown = problem["input"]
     value = without_secrets(f" (found {shown!r})") if isinstance(shown, str | int | float | bool | list | tuple) else ""
-    return f"{place}: {problem['msg'].removeprefix('Input ')}{value}"
+    said = problem["msg"].removeprefix("Input ").removeprefix("Tuple ").replace("a valid tuple", "a list, as in [a, b]")
+    return f"{place}: {said}{value}"
 
 
 def _model_at(model: type[BaseModel], location: list[Any]) -> type[BaseModel]:

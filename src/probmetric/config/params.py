@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -206,11 +207,11 @@ class SearchRange(Strict):
 
     @property
     def checked(self) -> Sequence[float | int | str | bool]:
-        """Values to check before a search: all choices, all whole numbers, or those between which the others lie."""
+        """Values to check before a search: all choices, all whole numbers; else both ends and a number between."""
         if self.choices:
             return self.choices
         low, high = self.interval
-        return range(int(low), int(high) + 1) if self.integer else self.interval
+        return range(int(low), int(high) + 1) if self.integer else (low, low + (high - low) / math.e, high)
 
 
 class Method(Strict):
@@ -379,12 +380,22 @@ class Params(Strict):
         _require(self.ood, declared, "ood")
         for dataset, others in self.ood.items():
             _require(others, declared, f"ood.{dataset}")
-            if dataset in others:
-                raise ValueError(f"ood.{dataset}: {dataset!r} is no stranger to itself; name other datasets")
+            for other in others:
+                if dataset == other:
+                    raise ValueError(f"ood.{dataset}: {dataset!r} is no stranger to itself; name other datasets")
+                if self._holds_vectors(dataset) != self._holds_vectors(other):
+                    raise ValueError(
+                        f"ood.{dataset}: one of {dataset!r} and {other!r} holds vectors, the other one images, which "
+                        "no network reads; name datasets of the same kind"
+                    )
         for name, method in self.methods.items():
             if method.base:
                 _require([method.base], self.methods, f"methods.{name}.base")
         return self
+
+    def _holds_vectors(self, name: str) -> bool:
+        source = self.data.on_request[name].source if name in self.data.on_request else name
+        return str(DATASETS.constant(source, "view", {}).get("name")) == "vectors"
 
 
 def _require(names: Iterable[str], declared: Iterable[str], where: str) -> None:

@@ -10,7 +10,7 @@ Settings are addressed by dotted keys: `dim`, `training.epochs`, `loss` (another
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from probmetric.config import (
     NamedView,
     Params,
     Preset,
+    Training,
     deeper,
     naming,
     parse,
@@ -39,6 +40,13 @@ from probmetric.planning.declared import dataset_names
 from probmetric.registry import UnknownNameError
 from probmetric.runs.identity import REGISTRIES
 
+# Settings of training that are read with some values of another one only.
+READ_WITH = {
+    "training.momentum": ("training.optimizer", ("sgd", "rmsprop")),
+    "training.nesterov": ("training.optimizer", ("sgd",)),
+    "training.gamma": ("training.schedule", ("multistep", "plateau", "exponential")),
+    "training.plateau_patience": ("training.schedule", ("plateau",)),
+}
 VALUES, GROUPS = ("fidelity", "dim", "pretrained"), ("training", "evaluation")
 _BORROWED = ("uncertainty", "fidelity", "evaluation")
 
@@ -154,6 +162,16 @@ class Draft:
                 "options, so that its features are the embedding; remove dim, or the option head: none"
             )
 
+    def check_read(self, written: Collection[str]) -> None:
+        """Raise `ConfigError` where one of the dotted keys `written` does nothing beside the other settings."""
+        training = Training().model_dump() | self.settings["training"]
+        for key, (decider, values) in READ_WITH.items():
+            if key in written and (value := training[decider.partition(".")[2]]) not in values:
+                raise ConfigError(
+                    f"{key} does nothing with {decider} {value!r}; leave it out, or set {decider} to "
+                    f"{' or '.join(values)}."
+                )
+
     def fields(self) -> dict[str, Any]:
         """Return the fields of `RunSettings` that a method decides."""
         dim = {"dim": "features"} if self._headless else {}
@@ -238,6 +256,12 @@ def composed(
             with naming(f"methods.{name}"):
                 draft.set(key, value)
         draft.check_dim(changes.get("dim", method.dim), f"methods.{name}")
+    with naming(f"methods.{name}"):
+        draft.check_read([*(f"training.{key}" for key in method.training), *changes])
+        if not draft.base and not draft.settings["loss"] and draft.settings["training"].get("epochs", 1):
+            raise ConfigError(
+                "without a loss nothing is trained; set `loss`, or `training: {epochs: 0}` for the network as it is."
+            )
     return draft
 
 

@@ -27,7 +27,7 @@ from probmetric.config import (
 from probmetric.errors import nearest
 from probmetric.io import FileError
 from probmetric.planning.capabilities import UnsuitableError, check_run
-from probmetric.planning.composition import Draft, composed
+from probmetric.planning.composition import READ_WITH, Draft, composed
 from probmetric.planning.declared import check_declared, data_source, dataset_names, missing_files, strangers
 from probmetric.planning.experiments import (
     PRESET,
@@ -122,9 +122,10 @@ def plan_experiment(params: Params, name: str) -> PlannedExperiment:
     methods = methods_with(params, {table_of(name): source})
     left_out: dict[str, str] = {}
     if substitution is None:
-        spec = with_selections(source, selections_of(name))
+        selections = selections_of(name)
+        spec = with_selections(source, selections)
         with naming(f"experiment {name}"):
-            runs = [run for run in expand(params, methods, spec) if _selects(run)]
+            runs = [run for run in expand(params, methods, spec) if not selections or _selects(run)]
     else:
         spec = substitution.apply(params, source)
         with naming(f"experiment {name}"):
@@ -139,9 +140,10 @@ def plan_experiment(params: Params, name: str) -> PlannedExperiment:
 
 
 def _selects(run: Run) -> bool:
-    """Whether a run's way of choosing epochs means anything: one that trains nothing is not repeated for another."""
+    """Whether a run's way of choosing epochs means anything: one that fits nothing is not repeated for another."""
     training = run.settings.training
-    return training.selection == "validation" or (run.settings.loss is not None and training.epochs > 0)
+    fits = training.head_init != "random" or (run.settings.loss is not None and training.epochs > 0)
+    return fits or training.selection == "validation"
 
 
 def _described(spec: Experiment, more: str) -> Experiment:
@@ -330,6 +332,7 @@ def _change(params: Params, draft: Draft, overrides: Mapping[str, Any]) -> None:
         if key != PRESET:
             draft.set(key, value)
     draft.check_dim(overrides.get("dim"), "override")
+    draft.check_read({key for key in READ_WITH.keys() & overrides if READ_WITH[key][0] not in overrides})
 
 
 def _short(value: Any) -> str:

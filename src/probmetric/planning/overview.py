@@ -12,6 +12,7 @@ from probmetric.planning.declared import status
 from probmetric.planning.expansion import plan_experiment
 from probmetric.planning.experiments import experiment_names
 from probmetric.runs.folder import RunFolder
+from probmetric.runs.made import Judge
 from probmetric.runs.names import split_data_name, without_split
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ def experiment_overview(params: Params) -> str:
         except ConfigError as error:
             rows.append((name, "", "", f"cannot be planned: {error}".splitlines()[0], ""))
             continue
-        finished = sum(RunFolder.named(run.name).finished for run in planned.runs)
+        judge = Judge({**planned.encoders, **{run.name: run for run in planned.runs}})
+        there = [run.name for run in planned.runs if RunFolder.named(run.name).finished]
+        finished = sum(judge.run_verdict(name).usable for name in there)
         data = dict.fromkeys(data for run in planned.runs for data in run.data)
         shown = " ".join(_marked(entry, Path(params.data.prepared), lacking) for entry in data)
         rows.append((name, str(len(planned.runs)), str(finished), planned.spec.title, shown))

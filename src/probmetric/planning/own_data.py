@@ -280,7 +280,10 @@ def _read(place: Path, source: str, split: str, options: dict[str, Any]) -> tupl
         table = _listed(place, source, chosen)
     better = _suited(table, source, chosen, fixed=bool(split))
     if better != chosen:
-        table = _listed(place, source, better)
+        try:
+            table = _listed(place, source, better)
+        except SplitError:  # the data name their splits, which stay
+            better = chosen
     for fraction, enough in LARGER_VAL.items() if "val_fraction" not in better else ():
         if _can_choose(table, *enough):
             break

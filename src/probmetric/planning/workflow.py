@@ -30,7 +30,7 @@ from probmetric.models._weights import missing_weights, unfit_weights, unknown_t
 from probmetric.planning.declared import absent, outdated, strangers
 from probmetric.planning.expansion import PlannedExperiment, find_run, origins, plan_experiment
 from probmetric.planning.plans import DATA, DataPlan, ReportPlan, dataset_plan, reporting_code, workflow_runs
-from probmetric.planning.rehearsal import kind_of, refusal
+from probmetric.planning.rehearsal import kind_of, refusal, unpublished
 from probmetric.process import path_with_this_python, switch_telemetry_off
 from probmetric.reporting.claims import load_claims
 from probmetric.reporting.figures import REGISTRY as FIGURES
@@ -44,6 +44,8 @@ from probmetric.tracking.store import check_place
 log = logging.getLogger(__name__)
 
 TIMM_TAG = str(BACKBONES.options("timm")["tag"].default)
+# How names of metrics begin that are measured where a setting of `evaluation` says so.
+SWITCHES = {"train/structure/": "training_images", "structure/proxy_": "proxies", "clustering/": "clustering"}
 AHEAD = 60  # seconds that clocks of machines with one file system may differ
 
 
@@ -200,8 +202,8 @@ class WorkflowPlan:
                     why = f"the weights of run {origin.name} are of {networks[0].strip()}, not {networks[1].strip()}"
             elif file and not Path(str(weights)).is_file():
                 why = f"there is no weight file {weights}; correct it or put it there"
-            elif file and tag:
-                why = unfit_weights(str(weights), tag).rstrip(".")
+            elif weights and tag:
+                why = unfit_weights(str(weights), tag).rstrip(".") if file else unpublished(tag)
             if why:
                 raise ConfigError(f"{where}: pretrained: {why}.")
             kind = kind_of(run.settings)
@@ -325,6 +327,13 @@ def check_report(params: Params, name: str, planned: PlannedExperiment) -> None:
     sets = [UNANSWERABLE, *(other for run in planned.runs for other in strangers(params, run.settings.dataset))]
     ks = sorted({k for run in planned.runs for k in run.settings.evaluation.ks})
     check_metrics(f"experiment {name}", planned.spec.metrics, ks=ks, ood=sets)
+    for metric in planned.spec.metrics if planned.substitution is None else ():
+        switch = next((switch for begins, switch in SWITCHES.items() if metric.startswith(begins)), "")
+        if switch and not any(getattr(run.settings.evaluation, switch) for run in planned.runs):
+            raise ConfigError(
+                f"experiment {name}: metric {metric!r} is measured where evaluation.{switch} is true, which it is of "
+                "no run here; set it (params.yaml, or the method), or leave the metric out."
+            )
 
 
 def write_schemas(folder: Path) -> list[Path]:

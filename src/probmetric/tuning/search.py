@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from probmetric.config import Component, ConfigError, Method, Params, RunSettings, SearchRange, Tuning, naming
 from probmetric.errors import ProbMetricError
-from probmetric.planning.composition import composed, lineage
+from probmetric.planning.composition import READ_WITH, composed, lineage
 from probmetric.planning.expansion import Point, resolve
 from probmetric.planning.experiments import PRESET
 from probmetric.process import call
@@ -32,6 +32,7 @@ from probmetric.runs.plan import Run
 if TYPE_CHECKING:
     import optuna
 
+UNSEEN = ("uncertainty", "evaluation")
 DIGITS = 3  # of a number that stands in a run's folder name, at least
 
 
@@ -114,24 +115,32 @@ class Search:
         return taken | shared
 
     def _ranges_of(self, name: str) -> dict[str, SearchRange]:
-        settings = self._resolve(name, {}, self.spec.seeds[0]).settings
+        self._check_trains(name, {})
         method = self.methods[name]
-        if method.base or settings.training.epochs == 0:
-            raise ConfigError(f"method {name!r} trains nothing, so there is nothing to search.")
-        if settings.training.selection == "as_published":
-            raise ConfigError(
-                f"method {name!r}: training.selection 'as_published' would let its search see test images."
-            )
         ranges = self.spec.ranges | method.search | self.spec.spaces.get(name, {})
         if not ranges:
             raise ConfigError(
                 f"method {name!r} declares no `search`, the search file no `ranges` and no `spaces` for it."
             )
+        deciders = {key: ranges[key].checked[0] for key, _ in READ_WITH.values() if key in ranges}
         for key, span in ranges.items():
+            if key.partition(".")[0] in UNSEEN:
+                raise ConfigError(f"range of {key}: training does not read it, so that no trial differs; leave it out.")
+            hint = "" if span.choices or span.integer else " (only whole numbers: `integer: true`)"
             for value in span.checked:
-                with naming(f"range of {key}, which holds {value}"):
-                    self._resolve(name, {key: value}, self.spec.seeds[0])
+                with naming(f"range of {key}, which holds {value}{hint}"):
+                    self._check_trains(name, deciders | {key: value})
         return dict(ranges)
+
+    def _check_trains(self, name: str, values: Mapping[str, Any]) -> None:
+        """Raise `ConfigError` where a trial of the method with these values trains nothing, or sees test images."""
+        run = self._resolve(name, values, self.spec.seeds[0])
+        if not run.trains or run.settings.training.epochs == 0:
+            raise ConfigError(f"method {name!r} trains nothing, so there is nothing to search.")
+        if run.settings.training.selection == "as_published":
+            raise ConfigError(
+                f"method {name!r}: training.selection 'as_published' would let its search see test images."
+            )
 
     def _resolve(self, name: str, values: Mapping[str, Any], seed: int, fold: int = 0) -> Run:
         point = Point(
@@ -256,7 +265,7 @@ def train_runs(runs: Sequence[Run], options: Sequence[str] = ()) -> set[str]:
 
     Args:
         runs: planned runs; those trained already, as planned, are left alone.
-        options: further options of `snakemake`, such as `--profile slurm`.
+        options: further options of `snakemake`, such as `--workflow-profile workflow/profiles/slurm`.
 
     Returns:
         Names of the runs that are trained as planned.

@@ -48,7 +48,7 @@ _PURPOSE = {"val": "choosing epochs and settings", "test": "comparing methods"}
 
 
 class SplitError(DataError):
-    """The splits that data name are of another kind than the option `split` says."""
+    """The splits that data name are of another kind than the option `split` says, or others are asked for, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,9 +102,11 @@ class OwnData(Source):
             raise DataError(f"{where} names no groups; {self.naming_groups}, or set split: by_image.")
         rng = np.random.default_rng([seed, self.split_seed] if self.split_seed else seed)
         if "split" in listed:
-            if self.class_order:
-                raise DataError(f"{where} names splits, and class_order would make others; remove one of the two.")
             splits = listed["split"]
+            drawing = ("split_seed",) if np.any(splits == "val") else ()
+            for name in ("class_order", "test_fraction", *drawing):
+                if getattr(self, name) != getattr(type(self), name):
+                    raise SplitError(f"{where} names splits, and {name} would make others; remove one of the two.")
             if np.any(splits != "test") or not _with_a_role(listed).any():
                 self._check_splits(classes, labels, splits, where)
                 if groups is not None and (parted := parted_groups(listed)):
