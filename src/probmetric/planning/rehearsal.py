@@ -57,8 +57,8 @@ def unpublished(tag: str) -> str:
         return ""
     from timm import get_pretrained_cfg
 
-    weights = get_pretrained_cfg(tag)
-    if weights and weights.hf_hub_id:
+    published = get_pretrained_cfg(tag)
+    if published and published.has_weights:
         return ""
     return f"timm has no weights of {tag}; name a tag with weights, or set `pretrained` to a file"
 
