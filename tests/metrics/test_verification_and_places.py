@@ -25,8 +25,9 @@ def test_pairs_are_looked_up_by_manifest_row():
         Pairs(np.array([[5, 22]]), np.array([True])).similarities(mean, index)
 
 
-def test_verification_against_every_threshold():
-    rng = np.random.default_rng(1)
+@pytest.mark.parametrize("seed", range(5))
+def test_verification_against_every_threshold(seed):
+    rng = np.random.default_rng(seed)
     same = rng.random(300) < 0.4
     scores = np.round(rng.normal(np.where(same, 0.6, 0.2), 0.2), 2)
     found = verification_metrics(scores, same)
