@@ -122,7 +122,9 @@ def error_versus_discard(similarity: Any, same: Any, doubt: Any, *, most: float 
     wrong = truth & (scores < levels[np.flatnonzero(accepted <= FALSE_ACCEPTS)[0]])
     doubts = arrays.vector(doubt, "doubt", count=len(scores))
     order = np.argsort(doubts, kind="stable")
-    genuine, refused = (np.cumsum(np.r_[0.0, group_means(doubts, each)[order]]) for each in (truth, wrong))
+    genuine, refused = (
+        np.cumsum(np.r_[0.0, group_means(doubts, each.astype(np.float64))[order]]) for each in (truth, wrong)
+    )
     kept = len(scores) - len(scores) * np.arange(round(100 * most) + 1) // 100
     kept = kept[genuine[kept] > 0]
     return float(np.mean(refused[kept] / genuine[kept]))
