@@ -100,3 +100,17 @@ def test_labels_may_be_integers_of_any_kind(name: str, dtype: torch.dtype) -> No
     assert torch.equal(values[0], values[1])
     with pytest.raises(ValueError, match=r"labels are torch.float32; allowed: integers"):
         loss(z, y.float())
+
+
+def test_a_negative_as_far_as_the_positive_is_not_farther():
+    """Of either anchor on the circle one negative is as far as the positive (2) and one farther (4), by the margin."""
+    rows = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, -1.0], [-1.0, 0.0]])
+    loss = create_loss("triplet", num_classes=3, dim=2, margin=0.2)
+    assert loss(rows, torch.tensor([0, 0, 1, 2])).item() == 0.0
+
+
+def test_negatives_are_drawn_by_the_density_of_distances_on_the_sphere():
+    distance = torch.tensor([[0.6, 1.0, 1.3]], dtype=torch.float64)
+    weights = create_loss("margin", num_classes=2, dim=8).weights(distance, torch.ones(1, 3, dtype=torch.bool))
+    density = distance**6 * (1 - distance**2 / 4) ** 2.5
+    torch.testing.assert_close(weights / weights.sum(), (1 / density) / (1 / density).sum())

@@ -78,6 +78,9 @@ def test_sparsification_by_hand():
     np.testing.assert_allclose(curve.removed, np.arange(99) / 100)
     np.testing.assert_allclose(curve.accuracy, np.minimum(1.0, 50 / kept))
     assert area == pytest.approx(np.trapezoid(np.minimum(1.0, 50 / kept), dx=1 / 98))
+    right = np.array([1, 1, 0, 1, 0, 0, 1])
+    thinned = [right[: 7 - 7 * share // 100].mean() for share in range(99)]
+    np.testing.assert_allclose(sparsification(np.arange(7.0), right)[0].accuracy, thinned)
     everything_right = sparsification(np.arange(7.0), np.ones(7))[1]
     assert everything_right == pytest.approx(1.0)
     with pytest.raises(ValueError, match=r"^scaling is 'half'"):
@@ -168,6 +171,16 @@ def test_classification_metrics_equal_scikit_learn():
     assert found["accuracy"] == pytest.approx(accuracy_score(labels, probabilities.argmax(1)))
     assert found["nll"] == pytest.approx(log_loss(labels, probabilities, labels=range(5)))
     assert found["brier"] == pytest.approx(((probabilities - np.eye(5)[labels]) ** 2).sum(1).mean())
+    labels = np.argmax(
+        generator.random((200, 1)) < probabilities.cumsum(axis=1), axis=1
+    )  # some bins too sure, some not
+    sure, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
+    for name, options in {"ece": {}, "ece_l2": {"norm": "l2"}, "ece_equal_width": {"scheme": "equal_width"}}.items():
+        value = classification_metrics(probabilities, labels, bins=7)[name]
+        assert value == calibration_error(sure, right, bins=7, **options), name
+    for name, scheme in {"ece_classwise": "equal_width", "ece_adaptive": "equal_mass"}.items():
+        value = classification_metrics(probabilities, labels)[name]
+        assert value == classwise_calibration_error(probabilities, labels, bins=15, scheme=scheme), name
     with pytest.raises(ValueError, match="labels: entry 0 is 9, but probabilities have 5 columns"):
         classification_metrics(probabilities, np.full(200, 9))
     with pytest.raises(ValueError, match="row 0 sums to"):

@@ -12,6 +12,7 @@ def test_bins_hold_as_many_answers_each_and_their_means():
     found = by_severity(strength, right, own, stated, bins=4)
     order = np.argsort(strength).reshape(4, 20)
     assert found["answers"] == [20.0] * 4
+    assert by_severity(np.arange(10.0), np.ones(10), own[:10], bins=4)["answers"] == [3.0, 2.0, 3.0, 2.0]
     assert found["strength"] == pytest.approx(strength[order].mean(axis=1), abs=1e-6)
     assert found["wrong"] == pytest.approx(1 - right[order].mean(axis=1), abs=1e-6)
     assert found["stated"] == pytest.approx(1 - stated[order].mean(axis=1), abs=1e-6)

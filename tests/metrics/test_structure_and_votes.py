@@ -12,6 +12,7 @@ from probmetric.metrics import (
     scaled_probabilities,
     selective_metrics,
     sparsification,
+    structure,
     structure_metrics,
 )
 from probmetric.metrics.selective import accuracy_by_coverage
@@ -56,6 +57,17 @@ def test_structure_by_definition(space):
     assert found["cluster_diversity"] == pytest.approx(np.mean(variance), rel=1e-5)
     assert found["concentration_variance"] == pytest.approx(np.var(np.array(to_centre) / between), rel=1e-4)
     assert found["concentration_std"] ** 2 == pytest.approx(found["concentration_variance"])
+
+
+def test_structure_of_more_rows_than_a_block(monkeypatch):
+    monkeypatch.setattr(structure, "ROWS", 100)
+    rows = unit(np.random.default_rng(2).normal(size=(1100, 3)) * [3, 2, 1]).astype(np.float32)
+    found = structure_metrics(rows, np.arange(1100) % 7)
+    x, (first, second) = rows.astype(np.float64), np.triu_indices(1100, 1)
+    apart = np.exp(-2 * ((x[first] - x[second]) ** 2).sum(axis=1))
+    assert found["uniformity"] == pytest.approx(apart.mean(), rel=1e-5)
+    s = np.linalg.svd(x, compute_uv=False)
+    assert found["richness_kl"] == pytest.approx(scipy.stats.entropy(np.full(3, 1 / 3), s / s.sum()), abs=1e-9)
 
 
 @pytest.mark.parametrize("zeros", [[0], [3, 20], range(0, 43, 2), range(43)])
@@ -133,6 +145,8 @@ def test_temperature_minimises_the_likelihood():
     best = minimize_scalar(loss, bounds=(-3, 5), method="bounded", options={"xatol": 1e-10})
     assert fit_temperature(logits, labels) == pytest.approx(math.exp(best.x), rel=1e-5)
     assert fit_temperature(logits[:, None].repeat(3, 1), labels) == pytest.approx(math.exp(best.x), rel=1e-5)
+    assert fit_temperature([[1.0, 0.0]] * 2, [0, 0]) == pytest.approx(0.01, rel=0.2)
+    assert fit_temperature([[1.0, 0.0]] * 2, [1, 1]) == pytest.approx(100, rel=1e-3)
     np.testing.assert_allclose(scaled_probabilities(logits, 2.0).sum(1), 1.0)
     with pytest.raises(ValueError, match="temperature is 0"):
         scaled_probabilities(logits, 0)

@@ -20,12 +20,14 @@ def test_pairs_are_looked_up_by_manifest_row():
     mean, index = unit(np.random.default_rng(0), 6), np.array([3, 5, 8, 9, 20, 21])
     pairs = Pairs(np.array([[5, 21], [3, 3]]), np.array([False, True]))
     np.testing.assert_allclose(pairs.similarities(mean, index), [mean[1] @ mean[5], 1.0])
+    assert pairs.doubt(np.array([0.5, 0.4, 0.9, 0.1, 0.2, 0.3]), index).tolist() == [0.4, 0.5]
     with pytest.raises(ValueError, match=r"\[ 5 22\]; not all are embedded"):
         Pairs(np.array([[5, 22]]), np.array([True])).similarities(mean, index)
 
 
-def test_verification_against_every_threshold():
-    rng = np.random.default_rng(1)
+@pytest.mark.parametrize("seed", range(5))
+def test_verification_against_every_threshold(seed):
+    rng = np.random.default_rng(seed)
     same = rng.random(300) < 0.4
     scores = np.round(rng.normal(np.where(same, 0.6, 0.2), 0.2), 2)
     found = verification_metrics(scores, same)
@@ -38,11 +40,11 @@ def test_verification_against_every_threshold():
     right = 0
     for fold in range(10):
         own = np.where(same, np.cumsum(same), np.cumsum(~same)) % 10 == fold
-        told = [((scores[~own] >= t) == same[~own]).sum() for t in thresholds]
-        best = [t for t, count in zip(thresholds, told, strict=True) if count == max(told)]
-        options = {((scores[own] >= t) == same[own]).sum() for t in np.linspace(best[0] - 0.01, best[-1], 400)}
-        right += (min(options), max(options))[0] if len(options) == 1 else np.mean([min(options), max(options)])
-    assert found["accuracy"] == pytest.approx(right / 300, abs=0.03)
+        levels = np.unique(scores[~own])
+        between = [levels[0], *(levels[1:] + levels[:-1]) / 2, np.inf]
+        told = [((scores[~own] >= t) == same[~own]).sum() for t in between]
+        right += ((scores[own] >= between[int(np.argmax(told))]) == same[own]).sum()
+    assert found["accuracy"] == right / 300
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -86,9 +88,40 @@ def test_chance_and_perfection():
     assert perfect == {"accuracy": 1.0, "auroc": 1.0, "eer": 0.0, "tar_at_far_1": 1.0}
 
 
-def test_pairs_of_one_kind_are_refused():
+@pytest.mark.parametrize("measure", [verification_metrics, lambda *pairs: error_versus_discard(*pairs, np.zeros(3))])
+@pytest.mark.parametrize("same", [np.ones(3), np.zeros(3)])
+def test_pairs_of_one_kind_are_refused(measure, same):
     with pytest.raises(ValueError, match="both kinds are needed"):
-        verification_metrics(np.ones(3), np.ones(3, dtype=bool))
+        measure(np.ones(3), same)
+
+
+@pytest.mark.parametrize("levels", [1, 7, 1000])
+def test_error_versus_discard_by_definition(levels):
+    """Of pairs that are equally doubtful the same share goes of either kind, in whatever order they come."""
+    rng = np.random.default_rng(levels)
+    same, doubt = rng.random(150) < 0.4, rng.integers(0, levels, 150)
+    scores = rng.normal(1.2 * same).round(2)
+    threshold = min(t for t in [*scores, np.inf] if (scores[~same] >= t).mean() <= 0.01)
+    rates = []
+    for share in range(21):
+        left, genuine, refused = 150 - 150 * share // 100, 0.0, 0.0
+        for level in np.unique(doubt):
+            alike = doubt == level
+            kept = min(left, alike.sum()) / alike.sum()
+            left -= min(left, alike.sum())
+            genuine += kept * (alike & same).sum()
+            refused += kept * (alike & same & (scores < threshold)).sum()
+        rates.append(refused / genuine)
+    assert 0 < error_versus_discard(scores, same, doubt) == pytest.approx(np.mean(rates))
+    order = rng.permutation(150)
+    assert error_versus_discard(scores[order], same[order], doubt[order]) == pytest.approx(np.mean(rates))
+
+
+def test_discarding_every_genuine_pair_is_no_gain():
+    """Two of twenty are genuine, and refused; without them there is no rate."""
+    same = np.arange(20) < 2
+    assert error_versus_discard(np.arange(20.0), same, same) == 1.0
+    assert error_versus_discard(np.arange(20.0), same, same, most=1.0) == 1.0
 
 
 @pytest.fixture

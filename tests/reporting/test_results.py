@@ -39,7 +39,9 @@ def test_a_run_folder_names_its_run(folder, key, variant, data):
     assert found.run == folder.removeprefix("results/")
 
 
-@pytest.mark.parametrize("folder", ["results/digits/arcface", "digits/arcface/seed", "seed1", "a/b/seed1x"])
+@pytest.mark.parametrize(
+    "folder", ["results/digits/arcface", "digits/arcface/seed", "seed1", "a/b/seed1x", "a\nb/c/seed1", ""]
+)
 def test_another_folder_is_refused_with_the_expected_form(folder):
     with pytest.raises(FileError, match="expected results/<dataset>"):
         RunKey.parse(folder)

@@ -43,7 +43,8 @@ def test_self_retrieval_equals_full_rankings(problem, ties, block):
     rows, labels = problem
     own = range(len(rows))
     expected = per_query(cosine_keys(rows, rows), label_positives(labels, labels, own), own, KS, ties)
-    with patch("probmetric.retrieval.rank_counts.BLOCK_BYTES", 8 * len(rows) * block):
+    blocks = patch("probmetric.retrieval.rank_counts.BLOCK_BYTES", 8 * len(rows) * block)
+    with blocks, patch("probmetric.metrics.ranked.PAIRS", block):
         found = retrieval_per_query(rows, labels, ks=KS, ties=ties)
     assert_same(found, expected, len(rows))
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.stats import binom, norm
+from scipy.stats import beta, binom, norm
 
 from probmetric.trust.batch import match_e_values, select_by_e_values, select_matches
 from probmetric.trust.certificates import CertificateError, least_tested
@@ -72,6 +72,12 @@ def test_disjoint_pairs_share_no_identity_and_no_pair_could_be_added():
     assert np.isin(np.delete(identities, rows, axis=0), used).any(axis=1).all()
 
 
+def test_pairs_of_rare_identities_come_first():
+    """One identity in every other pair would cost pairs that could be had."""
+    star = [["hub", "a"], ["hub", "b"], ["a", "c"], ["b", "d"]]
+    assert all(disjoint_pairs(star, seed=seed).tolist() == [2, 3] for seed in range(10))
+
+
 # pairs
 
 
@@ -116,6 +122,18 @@ def test_a_pair_certificate_says_what_its_decisions_are_worth():
     assert certificate.unit == "pair"
 
 
+def test_rejected_pairs_are_counted_by_hand_once_for_each_identity():
+    impostors, people = np.arange(300.0), np.arange(20)
+    threshold = 300 - 1 - tolerance_limit(impostors, share=0.05, confidence=0.9).allowed
+    genuine = np.append([threshold, threshold - 1, 0], np.full(17, threshold + 0.5))  # three are rejected
+    similarity, same = np.concatenate([impostors, genuine, genuine]), np.arange(340) >= 300
+    identities = np.vstack([1000 + np.arange(600).reshape(300, 2), *2 * [np.stack([people, people], axis=1)]])
+    certificate = certify_pairs(similarity, same, false_accept=0.05, identities=identities)
+    assert (certificate.threshold, certificate.genuine, certificate.false_reject) == (threshold, 20, 3 / 20)
+    expected = beta.ppf(0.1, 3, 18), beta.ppf(0.9, 4, 17)
+    assert certificate.false_reject_range == pytest.approx(expected)
+
+
 def test_identities_that_contradict_the_truth_are_refused():
     with pytest.raises(ValueError, match="pair 1 is of 'a' and 'a', but `same` says False"):
         certify_pairs([0.1, 0.2], [0, 0], false_accept=0.1, identities=[["a", "b"], ["a", "a"]])
@@ -136,6 +154,15 @@ def test_strangers_are_answered_as_seldom_as_promised():
         certificate = certify_strangers(generator.random(50), generator.random(300), false_accept=0.05)
         broken.append(certificate.threshold > 0.05)
     assert np.mean(broken) <= at_most(0.1, 1000)
+
+
+def test_what_is_as_doubtful_as_the_threshold_is_not_answered():
+    doubts = np.arange(300.0)
+    certificate = certify_strangers(doubts, doubts, false_accept=0.05)
+    allowed = tolerance_limit(doubts, share=0.05, confidence=0.9).allowed
+    assert certificate.threshold == allowed
+    assert certificate.answers([allowed - 1, allowed]).tolist() == [True, False]
+    assert certificate.coverage == allowed / 300
 
 
 def test_several_images_of_a_stranger_count_once_where_the_strangers_are_named():
@@ -173,6 +200,26 @@ def answers(generator, count):
 
 def false_share(accepted, right):
     return float((accepted & ~right).sum() / max(accepted.sum(), 1))
+
+
+def test_p_values_and_e_values_by_their_definitions():
+    generator = np.random.default_rng(14)
+    doubt, calibrated = generator.integers(0, 6, 9).astype(float), generator.integers(0, 6, 12).astype(float)
+    wrong = generator.random(12) < 0.5
+    as_sure = [sum(wrong & (calibrated <= value)) for value in doubt]
+    chosen = select_matches(doubt, (calibrated, ~wrong), fdr=0.5)
+    assert chosen.p_values == pytest.approx([(1 + count) / 13 for count in as_sure])
+    gains = [(t, 13 / (1 + sum(wrong & (calibrated <= t)))) for t in [*doubt, *calibrated]]
+    expected = [np.mean([gain * (value <= t) for t, gain in gains]) for value in doubt]
+    assert match_e_values(doubt, (calibrated, ~wrong)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("fdr", "named", "accepted"), [(0.05, False, 4), (0.1, True, 0), (0.11, True, 4)])
+def test_answers_that_come_together_must_pass_by_more(fdr, named, accepted):
+    """Four p-values of .05; 1 + 1/2 + 1/3 + 1/4 = 2.08 times that is asked of a batch of one source."""
+    calibration = np.arange(99.0), np.arange(99) < 50
+    groups = np.zeros(4, dtype=int) if named else None
+    assert select_matches([53.0] * 4, calibration, fdr=fdr, batch_groups=groups).accepted.sum() == accepted
 
 
 def test_a_batch_has_as_few_wrong_matches_as_promised_on_average():

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from probmetric.trust.answers import among_others
+from probmetric.trust.answers import among_others, cross_fitted_free
 from probmetric.trust.truth import Truth, truth_metrics
 
 
@@ -30,6 +30,8 @@ def test_an_uncertainty_that_knows_the_posterior_has_no_regret(world):
     found = truth_metrics(answered(world, exact), truth)
     assert found["exact/error_auroc"] == pytest.approx(roc_auc_score(~first.right, exact))
     assert found["exact/error_auroc_regret"] == pytest.approx(0, abs=1e-4)
+    of_free = roc_auc_score(~first.right, -cross_fitted_free(first))
+    assert found["exact/free_auroc_regret"] == pytest.approx(found["exact/error_auroc"] - of_free)
     assert found["exact/bayes_accuracy"] == pytest.approx(truth.posterior.max(axis=1).mean())
     assert found["exact/bayes_ece"] < 0.06
     assert 0 < found["exact/p_right_regret"] < 0.2

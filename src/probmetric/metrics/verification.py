@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from probmetric.metrics import arrays
 from probmetric.metrics.arrays import Bools, Doubles, Ints
+from probmetric.metrics.correlation import group_means
 from probmetric.metrics.ood import auroc
 from probmetric.metrics.record import table
 
@@ -87,10 +88,7 @@ def verification_metrics(similarity: Any, same: Any) -> dict[str, float]:
         >>> metrics["accuracy"], metrics["auroc"], metrics["eer"]
         (1.0, 1.0, 0.0)
     """
-    scores = arrays.vector(similarity, "similarity")
-    truth = arrays.booleans(same, "same", count=len(scores)).astype(bool)
-    if truth.all() or not truth.any():
-        raise ValueError(f"{int(truth.sum())} of {len(truth)} pairs are of one person; both kinds are needed.")
+    scores, truth = _both_kinds(similarity, same)
     accepted, passed = (_from_each_level(scores, scores[kind])[1] for kind in (~truth, truth))
     refused = 1 - passed
     strict = int(np.flatnonzero(accepted <= FALSE_ACCEPTS)[0])
@@ -105,7 +103,8 @@ def verification_metrics(similarity: Any, same: Any) -> dict[str, float]:
 def error_versus_discard(similarity: Any, same: Any, doubt: Any, *, most: float = 0.2) -> float:
     """Return the mean share of genuine pairs refused while 0, 1, ..., `most` pairs go, most doubtful first.
 
-    The threshold is that of 1 % false accepts of all pairs and stays (error versus discard, ISO/IEC 29794-1:2024).
+    The threshold is that of 1 % false accepts of all pairs and stays (error versus discard, ISO/IEC 29794-1:2024). Of
+    equally doubtful pairs the same share goes of either kind; shares without a genuine pair have no rate.
 
     Args:
         similarity: (P,) of the pairs.
@@ -118,17 +117,26 @@ def error_versus_discard(similarity: Any, same: Any, doubt: Any, *, most: float 
         >>> error_versus_discard(*pairs, np.zeros(4), most=0.0), error_versus_discard(*pairs, np.array([0, 1, 0, 0]))
         (0.5, 0.5)
     """
+    scores, truth = _both_kinds(similarity, same)
+    levels, accepted = _from_each_level(scores, scores[~truth])
+    wrong = truth & (scores < levels[np.flatnonzero(accepted <= FALSE_ACCEPTS)[0]])
+    doubts = arrays.vector(doubt, "doubt", count=len(scores))
+    order = np.argsort(doubts, kind="stable")
+    genuine, refused = (
+        np.cumsum(np.r_[0.0, group_means(doubts, each.astype(np.float64))[order]]) for each in (truth, wrong)
+    )
+    kept = len(scores) - len(scores) * np.arange(round(100 * most) + 1) // 100
+    kept = kept[genuine[kept] > 0]
+    return float(np.mean(refused[kept] / genuine[kept]))
+
+
+def _both_kinds(similarity: Any, same: Any) -> tuple[Doubles, Bools]:
+    """Return similarities (P,) and whether the pairs are genuine (P,); pairs of one kind are an error."""
     scores = arrays.vector(similarity, "similarity")
     truth = arrays.booleans(same, "same", count=len(scores)).astype(bool)
-    levels, accepted = _from_each_level(scores, scores[~truth])
-    refused = scores < levels[np.flatnonzero(accepted <= FALSE_ACCEPTS)[0]]
-    order = np.argsort(arrays.vector(doubt, "doubt", count=len(scores)), kind="stable")
-    rates = []
-    for share in range(round(100 * most) + 1):
-        kept = order[: len(order) - len(order) * share // 100]
-        genuine = kept[truth[kept]]
-        rates.append(float(refused[genuine].mean()) if len(genuine) else 0.0)
-    return float(np.mean(rates))
+    if truth.all() or not truth.any():
+        raise ValueError(f"{int(truth.sum())} of {len(truth)} pairs are of one person; both kinds are needed.")
+    return scores, truth
 
 
 def _from_each_level(scores: Doubles, some: Doubles) -> tuple[Doubles, Doubles]:

@@ -121,14 +121,13 @@ class RunKey:
             FileError: the path does not end in `<dataset>[+noise<rate>]/<method>[+key=value]/seed<k>`.
         """
         parts = Path(folder).parts[-3:]
-        seed = _SEED.fullmatch(parts[-1]) if len(parts) == 3 else None
-        if seed is None:
+        data, seed = (_NOISE.fullmatch(parts[0]), _SEED.fullmatch(parts[2])) if len(parts) == 3 else (None, None)
+        if data is None or seed is None:
             raise FileError(
                 f"{folder} is not a run folder; expected results/<dataset>[+noise<rate>]/<method>[+key=value]/seed<k>."
             )
-        data = _NOISE.fullmatch(parts[0])
         method, _, overrides = parts[1].partition("+")
-        key = cls(data["dataset"], float(data["rate"] or 0), method, overrides, int(seed[1]))  # type: ignore[index]
+        key = cls(data["dataset"], float(data["rate"] or 0), method, overrides, int(seed[1]))
         if key.run != "/".join(parts):
             raise FileError(f"{'/'.join(parts)} is no name of a run; it is written {key.run}.")
         return key
