@@ -369,6 +369,22 @@ def test_data_of_a_later_step_are_asked_for_before_the_first_step():
     assert not RunFolder.named(run.name).path.exists()
 
 
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [({"dimensions": 16}, "vectors of 16 dimensions, .*vectors of 8 d"), ({}, "images, .*digits vectors of 8 d")],
+)
+def test_strangers_that_the_network_cannot_read_are_refused_before_the_first_step(facts, message):
+    for name, more in {"digits": {"dimensions": 8}, "glyphs": facts}.items():
+        folder = Path("data/prepared") / name
+        folder.mkdir(exist_ok=True)
+        (folder / "digest").write_text("0  manifest.parquet\n0  images.bin\n")
+        write_json(folder / "summary.json", {"splits": {}, **more})
+    run = planned(ood=("glyphs",))
+    with pytest.raises(DataError, match=rf"glyphs holds {message}.*Leave one of them out of `ood`"):
+        make(RunPlan(run), ("train", "embed", "evaluate"))
+    assert not RunFolder.named(run.name).path.exists()
+
+
 def test_lost_metrics_come_back_from_the_record_and_other_lost_files_are_made_again():
     run = planned()
     finish(run)

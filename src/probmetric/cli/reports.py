@@ -28,7 +28,7 @@ def report(options: argparse.Namespace) -> None:
     vectors.check_unused(options, {**vectors.OF_VECTORS, "group": "", "output": None}, "an experiment")
     from probmetric.reporting.report import make_report  # Matplotlib, which a page of vectors does without
 
-    make_report(_plan(options), options.threads)
+    print(make_report(_plan(options), options.threads))
 
 
 def _plan(options: argparse.Namespace) -> ReportPlan:
@@ -54,7 +54,7 @@ def figure(options: argparse.Namespace) -> None:
 
     context = ReportContext.of(_plan(options))
     draw(options.figure, context)
-    write_page(contents_of(context))
+    print(write_page(contents_of(context)))
     sign(context.folder, context.stale)
 
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from probmetric import __version__
-from probmetric.data.manifest import DataError, load_manifest, read_digest, refusing
-from probmetric.io import content_digest, json_in, write_text
+from probmetric.data.manifest import SUMMARY, DataError, load_manifest, read_digest, read_summary, refusing
+from probmetric.io import content_digest, json_in, present, write_text
 from probmetric.launch import ALONE, Place
 from probmetric.runs.folder import RERUN, RunFolder, Step
 from probmetric.runs.identity import Ingredients, ingredients
@@ -55,6 +55,22 @@ def unfinished(run: Run, until: Step = "evaluate") -> tuple[Step, ...]:
     return tuple(steps[first:])
 
 
+def _check_data(folders: Sequence[Path]) -> None:
+    sizes = []
+    for folder in folders:
+        read_digest(folder)
+        sizes.append(read_summary(folder).get("dimensions") if present(folder / SUMMARY) else None)
+        if sizes[-1] != sizes[0]:
+            raise DataError(
+                f"{folder} holds {_kind(sizes[-1])}, {folders[0]} {_kind(sizes[0])}; no network reads both. Leave one "
+                "of them out of `ood` in params.yaml."
+            )
+
+
+def _kind(size: int | None) -> str:
+    return f"vectors of {size} dimensions" if size else "images"
+
+
 def make(plan: RunPlan, steps: Sequence[Step], *, threads: int = 1, place: Place = ALONE) -> None:
     """Make `steps` of a run, one after the other.
 
@@ -65,10 +81,11 @@ def make(plan: RunPlan, steps: Sequence[Step], *, threads: int = 1, place: Place
         place: which of the processes that train and embed together this one is; the first one does all else.
 
     Raises:
-        DataError: a dataset that one of the steps reads is not prepared; said before the first step begins.
+        DataError: a dataset that one of the steps reads is not prepared, or holds vectors of another length than the
+            first; said before the first step begins.
     """
-    for name in plan.run.data[: None if steps[-1] in ("embed", "evaluate") else 1]:
-        read_digest(Path(plan.run.settings.prepared) / name)
+    names = plan.run.data[: None if steps[-1] in ("embed", "evaluate") else 1]
+    _check_data([Path(plan.run.settings.prepared) / name for name in names])
     for step in steps:
         started = time.perf_counter()
         if step == "train":
