@@ -297,8 +297,8 @@ def _explain(model: type[BaseModel], problem: Any, where: str) -> str:
         return f"{place}: {problem['msg'].removeprefix('Value error, ')}"
     shown = problem["input"]
     value = without_secrets(f" (found {shown!r})") if isinstance(shown, str | int | float | bool | list | tuple) else ""
-    said = problem["msg"].removeprefix("Input ").removeprefix("Tuple ").replace("a valid tuple", "a list, as in [a, b]")
-    return f"{place}: {said}{value}"
+    message = problem["msg"].removeprefix("Input ").removeprefix("Tuple ")
+    return f"{place}: {message.replace('a valid tuple', 'a list, as in [a, b]')}{value}"
 
 
 def _model_at(model: type[BaseModel], location: list[Any]) -> type[BaseModel]:

@@ -380,13 +380,13 @@ class Params(Strict):
         _require(self.ood, declared, "ood")
         for dataset, others in self.ood.items():
             _require(others, declared, f"ood.{dataset}")
-            for other in others:
-                if dataset == other:
+            for stranger in others:
+                if dataset == stranger:
                     raise ValueError(f"ood.{dataset}: {dataset!r} is no stranger to itself; name other datasets")
-                if self._holds_vectors(dataset) != self._holds_vectors(other):
+                if self._holds_vectors(dataset) != self._holds_vectors(stranger):
                     raise ValueError(
-                        f"ood.{dataset}: one of {dataset!r} and {other!r} holds vectors, the other one images, which "
-                        "no network reads; name datasets of the same kind"
+                        f"ood.{dataset}: one of {dataset!r} and {stranger!r} holds vectors, the other one images, "
+                        "which no network reads; name datasets of the same kind"
                     )
         for name, method in self.methods.items():
             if method.base:
