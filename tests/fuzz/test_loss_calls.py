@@ -89,21 +89,23 @@ def test_every_number_an_option_takes_makes_a_finite_loss(name: str, option: str
 
 
 @pytest.mark.parametrize(
-    ("name", "option", "largest"),
+    ("name", "option", "largest", "beside"),
     [
-        (name, option.name, int(option.range.high))
+        (name, option.name, int(option.range.high), {key: values[0] for key, values in option.when.items()})
         for name in list_losses()
         for option in REGISTRY.options(name).values()
         if "int" in option.types
     ],
 )
-def test_the_largest_count_an_option_takes_can_be_afforded(name: str, option: str, largest: int) -> None:
-    kind, loss = outcome(create_loss, name, num_classes=C, dim=M, **{option: largest})
+def test_the_largest_count_an_option_takes_can_be_afforded(
+    name: str, option: str, largest: int, beside: dict[str, Any]
+) -> None:
+    kind, loss = outcome(create_loss, name, num_classes=C, dim=M, **beside, **{option: largest})
     assert kind == "result"
     kind, value = outcome(loss, EMBEDDINGS, LABELS, generator=torch.Generator().manual_seed(1))
     assert kind == "result"
     assert torch.isfinite(value)
-    kind, message = outcome(create_loss, name, num_classes=C, dim=M, **{option: largest + 1})
+    kind, message = outcome(create_loss, name, num_classes=C, dim=M, **beside, **{option: largest + 1})
     assert kind == "refused"
     assert f"at most {largest}" in message
 

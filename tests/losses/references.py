@@ -403,9 +403,9 @@ def _contrastive_mirror(d: Tensor) -> Tensor:
 reference("contrastive_potential", proxies_per_class=2, **_WIDE)(
     _per_image(_field(2, _contrastive_attraction, _contrastive_hinge, selfs=False), 1.0)
 )
-reference("contrastive_potential", proxies_per_class=2, repulsion="squared", **_WIDE)(
-    _per_image(_field(2, _contrastive_attraction, _contrastive_mirror, selfs=False), 1.0)
-)
+reference(
+    "contrastive_potential", proxies_per_class=2, repulsion="squared", delta_attraction=0.75, delta_repulsion=1.5
+)(_per_image(_field(2, _contrastive_attraction, _contrastive_mirror, selfs=False), 1.0))
 
 
 def _threshold_consistent(base: Reference, above: float, below: float, weights: tuple[float, float]) -> Reference:
