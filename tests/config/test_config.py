@@ -53,14 +53,6 @@ WRONG = [
     ({"data": {"on_request": {"a": {"source": "cub", "protokol": "vmf"}}}}, ["did you mean 'protocol'"]),
     ({"data": {"on_request": {"digits": {"source": "digits"}}}}, ["'digits' is in `datasets` and in"]),
     ({"ood": {"digits": ["digits"]}}, ["ood.digits", "no stranger to itself"]),
-    (
-        {
-            "data": {"on_request": {"v": {"source": "embeddings", "raw": "v.npz"}}},
-            "noise": {},
-            "ood": {"v": ["digits"]},
-        },
-        ["ood.v: one of 'v' and 'digits' holds vectors, the other one images", "name datasets of the same kind"],
-    ),
     ({"datasets": "digits"}, ["datasets: should be a list, as in [a, b] (found 'digits')"]),
     ({"data": {"prepared": "~/data"}}, ["data.prepared", "'~/data' has one of ~ $ { }, which are not expanded"]),
     ({"methods": {"a": {"loss": "proxy_anchr"}}}, ["methods.a.loss", "did you mean 'proxy_anchor'"]),

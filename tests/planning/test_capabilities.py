@@ -145,11 +145,15 @@ def test_what_cannot_end_is_refused(params, spec, message):
 @pytest.mark.parametrize(("part", "name"), [("view", "photos"), ("backbone", "compact")])
 def test_what_reads_images_is_refused_on_vectors_and_what_reads_vectors_is_planned(params, part, name):
     shop = parse(DataFolders, {"on_request": {"shop": {"source": "embeddings", "raw": "shop.npz"}}}, "data")
-    params = params.model_copy(update={"data": shop})
+    declared = params.data.model_copy(update={"on_request": {**params.data.on_request, **shop.on_request}})
+    params = params.model_copy(update={"data": declared})
     of_vectors = {"loss": "arcface", "backbone": "vectors", "view": "vectors"}
     assert plan(params, {"m": of_vectors}, dataset="shop").settings.view.name == "vectors"
     with pytest.raises(UnsuitableError, match=f"{part} '{name}' reads images, but shop holds vectors; use vectors"):
         plan(params, {"m": of_vectors | {part: name}}, dataset="shop")
+    beside = params.model_copy(update={"ood": {"shop": ["digits"]}})
+    with pytest.raises(ConfigError, match="run shop/m/seed0: its data are vectors, those of 'digits' images, and no"):
+        plan(beside, {"m": of_vectors}, dataset="shop")
 
 
 @pytest.mark.parametrize(

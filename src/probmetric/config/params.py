@@ -207,7 +207,7 @@ class SearchRange(Strict):
 
     @property
     def checked(self) -> Sequence[float | int | str | bool]:
-        """Values to check before a search: all choices, all whole numbers; else both ends and a number between."""
+        """Values to check before a search: all choices, all whole numbers; else both ends and a fraction between."""
         if self.choices:
             return self.choices
         low, high = self.interval
@@ -380,22 +380,12 @@ class Params(Strict):
         _require(self.ood, declared, "ood")
         for dataset, others in self.ood.items():
             _require(others, declared, f"ood.{dataset}")
-            for stranger in others:
-                if dataset == stranger:
-                    raise ValueError(f"ood.{dataset}: {dataset!r} is no stranger to itself; name other datasets")
-                if self._holds_vectors(dataset) != self._holds_vectors(stranger):
-                    raise ValueError(
-                        f"ood.{dataset}: one of {dataset!r} and {stranger!r} holds vectors, the other one images, "
-                        "which no network reads; name datasets of the same kind"
-                    )
+            if dataset in others:
+                raise ValueError(f"ood.{dataset}: {dataset!r} is no stranger to itself; name other datasets")
         for name, method in self.methods.items():
             if method.base:
                 _require([method.base], self.methods, f"methods.{name}.base")
         return self
-
-    def _holds_vectors(self, name: str) -> bool:
-        source = self.data.on_request[name].source if name in self.data.on_request else name
-        return str(DATASETS.constant(source, "view", {}).get("name")) == "vectors"
 
 
 def _require(names: Iterable[str], declared: Iterable[str], where: str) -> None:

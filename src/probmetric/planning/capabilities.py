@@ -18,7 +18,7 @@ an ensemble                            a base; over folds, a dataset for each
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from probmetric import losses, models, uncertainty
@@ -100,16 +100,37 @@ def _check_data(settings: RunSettings, source: DataSource, where: str) -> None:
         )
 
 
+def check_strangers(source: DataSource, strangers: Mapping[str, DataSource], where: str) -> None:
+    """Raise `ConfigError` where a run's data are vectors and one of its out-of-distribution sets images, or reverse.
+
+    Args:
+        source: where the run's data comes from.
+        strangers: name -> where the set comes from.
+        where: whose mistake it is, for the message.
+    """
+    for name, other in strangers.items():
+        if {_content(source), _content(other)} == {"images", "vectors"}:
+            raise ConfigError(
+                f"{where}: its data are {_content(source)}, those of {name!r} {_content(other)}, and no network reads "
+                "both; name other sets in `ood`."
+            )
+
+
+def _content(source: DataSource) -> str:
+    """Return what a source holds, "images" or "vectors"; "" where a source of the user's own does not say."""
+    view = DATASETS.constant(source.source, "view", {})
+    if not view and not is_own(DATASETS.module(source.source)):
+        return ""
+    return "vectors" if view.get("name") == "vectors" else "images"
+
+
 def _check_content(settings: RunSettings, source: DataSource, where: str) -> None:
     """Raise `UnsuitableError` where a view or backbone of ours reads vectors and the data are images, or reverse."""
-    declared = DATASETS.constant(source.source, "view", {})
-    if not declared and not is_own(DATASETS.module(source.source)):
-        return
-    holds = "vectors" if declared.get("name") == "vectors" else "images"
+    holds = _content(source)
     for part, registry in (("view", views.REGISTRY), ("backbone", models.REGISTRY)):
         component = getattr(settings, part)
         reads = "vectors" if component and component.name == "vectors" else "images"
-        if component and reads != holds and is_own(registry.module(component.name)):
+        if component and holds not in ("", reads) and is_own(registry.module(component.name)):
             names = [name for name in registry.names() if (name == "vectors") == (holds == "vectors")]
             reason = f"{part} {component.name!r} reads {reads}, but {settings.dataset} holds {holds}; use "
             raise UnsuitableError(where, f"{reason}{', '.join(names)}.")

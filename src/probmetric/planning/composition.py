@@ -37,15 +37,16 @@ from probmetric.data.sources import list_datasets
 from probmetric.data.views import source_view
 from probmetric.errors import nearest
 from probmetric.planning.declared import dataset_names
-from probmetric.registry import UnknownNameError
+from probmetric.registry import UnknownNameError, When
 from probmetric.runs.identity import REGISTRIES
 
 # Settings of training that are read with some values of another one only.
 READ_WITH = {
-    "training.momentum": ("training.optimizer", ("sgd", "rmsprop")),
-    "training.nesterov": ("training.optimizer", ("sgd",)),
-    "training.gamma": ("training.schedule", ("multistep", "plateau", "exponential")),
-    "training.plateau_patience": ("training.schedule", ("plateau",)),
+    f"training.{name}": (f"training.{decider}", values)
+    for name, field in Training.model_fields.items()
+    for mark in field.metadata
+    if isinstance(mark, When)
+    for decider, values in mark.options.items()
 }
 VALUES, GROUPS = ("fidelity", "dim", "pretrained"), ("training", "evaluation")
 _BORROWED = ("uncertainty", "fidelity", "evaluation")

@@ -26,7 +26,7 @@ from probmetric.config import (
 )
 from probmetric.errors import nearest
 from probmetric.io import FileError
-from probmetric.planning.capabilities import UnsuitableError, check_run
+from probmetric.planning.capabilities import UnsuitableError, check_run, check_strangers
 from probmetric.planning.composition import READ_WITH, Draft, composed
 from probmetric.planning.declared import check_declared, data_source, dataset_names, missing_files, strangers
 from probmetric.planning.experiments import (
@@ -297,6 +297,7 @@ def resolve(params: Params, methods: Mapping[str, Method], point: Point) -> Run:
     run = Run(name=point.run, encoder=encoder.run, settings=parse(RunSettings, settings, where))
     _check_written(run.settings, point.overrides, where)
     check_run(run.settings, run.encoders, source, dataset_names(params), where)
+    check_strangers(source, {name: data_source(params, name) for name in run.settings.ood}, where)
     return run
 
 

@@ -6,8 +6,6 @@ or they are not prepared yet, images that fit every sampler stand in for them, a
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +15,6 @@ from probmetric import models
 from probmetric.config import EncoderSettings
 from probmetric.errors import ProbMetricError
 from probmetric.io import FileError
-from probmetric.models._weights import PACKAGES
 
 if TYPE_CHECKING:
     from probmetric.training.data import TrainingImages
@@ -44,23 +41,6 @@ def kind_of(settings: EncoderSettings) -> str:
     include: Any = dict.fromkeys(("backbone", "view", "pretrained", *(("dataset", "noise") if drawn else ())), True)
     include |= {"training": DECIDING} | ({"loss": True, "objective": True} if headless else {})
     return f"{learns} {settings.model_dump_json(include=include)}"
-
-
-@functools.cache
-def unpublished(tag: str) -> str:
-    """Return why nobody has weights of the timm model `tag`; empty where somebody has. Loads PyTorch if not here."""
-    if tag.partition(".")[0] in PACKAGES or importlib.util.find_spec("timm") is None:
-        return ""
-    from huggingface_hub import try_to_load_from_cache
-
-    if isinstance(try_to_load_from_cache(f"timm/{tag}", "model.safetensors"), str):
-        return ""
-    from timm import get_pretrained_cfg
-
-    published = get_pretrained_cfg(tag)
-    if published and published.has_weights:
-        return ""
-    return f"timm has no weights of {tag}; name a tag with weights, or set `pretrained` to a file"
 
 
 def refusal(settings: EncoderSettings, *, data: bool, weights: bool) -> str:

@@ -26,11 +26,11 @@ from probmetric.io import digest_of, read_json, read_yaml, write_json
 from probmetric.metrics import METRICS, metric_names
 from probmetric.metrics.ood import UNANSWERABLE
 from probmetric.models import REGISTRY as BACKBONES
-from probmetric.models._weights import missing_weights, unfit_weights, unknown_tag
+from probmetric.models._weights import missing_weights, unfit_weights, unknown_tag, unpublished
 from probmetric.planning.declared import absent, outdated, strangers
 from probmetric.planning.expansion import PlannedExperiment, find_run, origins, plan_experiment
 from probmetric.planning.plans import DATA, DataPlan, ReportPlan, dataset_plan, reporting_code, workflow_runs
-from probmetric.planning.rehearsal import kind_of, refusal, unpublished
+from probmetric.planning.rehearsal import kind_of, refusal
 from probmetric.process import path_with_this_python, switch_telemetry_off
 from probmetric.reporting.claims import load_claims
 from probmetric.reporting.figures import REGISTRY as FIGURES

@@ -148,10 +148,9 @@ class Predictor:
         with evaluating(self.encoder, self.loss):
             return self.uncertainty.describe(rows.to(device_of(self.encoder, rows)), self).settled().to("cpu")
 
-    def concentrated(self, embeddings: Tensor) -> DirectionalBatch:
-        """Return distributions of embeddings (N, M) whose concentrations are the lengths that the loss gives them."""
-        natural = embeddings if self.loss is None else self.loss.natural_parameters(embeddings)
-        return DirectionalBatch.of_lengths(natural, self.probabilities(embeddings))
+    def natural_parameters(self, embeddings: Tensor) -> Tensor:
+        """Return kappa mu (N, M) of embeddings (N, M), at the scale that the loss reads them at."""
+        return embeddings if self.loss is None else self.loss.natural_parameters(embeddings)
 
     def probabilities(self, embeddings: Tensor) -> Tensor | None:
         """Return class probabilities (N, C) of embeddings (N, M) where the loss trained a classifier, else None.

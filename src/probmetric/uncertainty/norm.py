@@ -20,4 +20,4 @@ class Norm(Uncertainty):
 
     def describe(self, rows: Tensor, predictor: Predictor) -> DirectionalBatch:
         """Return directional distributions of raw embeddings (N, M)."""
-        return predictor.concentrated(rows)
+        return DirectionalBatch.of_lengths(predictor.natural_parameters(rows), predictor.probabilities(rows))

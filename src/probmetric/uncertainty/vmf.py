@@ -55,7 +55,7 @@ class VMF(Uncertainty):
         )
 
     def _describe_rows(self, embeddings: Tensor, predictor: Predictor, generator: torch.Generator) -> DirectionalBatch:
-        record = predictor.concentrated(embeddings)
+        record = DirectionalBatch.of_lengths(predictor.natural_parameters(embeddings))
         kappa = record.concentration
         assert kappa is not None
         axis = torch.eye(embeddings.shape[1], dtype=embeddings.dtype, device=embeddings.device)[0]
@@ -67,5 +67,7 @@ class VMF(Uncertainty):
         if self.chosen == "sampled" or (self.chosen == "auto" and not draws_its_own(predictor.loss)):
             drawn = predictor.probabilities((polar(embeddings)[1][:, None] * samples).flatten(0, 1))
             record.probabilities = None if drawn is None else drawn.unflatten(0, samples.shape[:2]).mean(0)
+        else:
+            record.probabilities = predictor.probabilities(embeddings)
         record.samples = samples.transpose(0, 1).contiguous() if self.keep_samples else None
         return record
