@@ -72,7 +72,7 @@ class Training(Strict):
     milestones: tuple[Epochs, ...] = ()
     gamma: Annotated[float, When(schedule=("multistep", "plateau", "exponential"))] = Field(0.1, gt=0, le=1)
     plateau_patience: Annotated[Some, When(schedule="plateau")] = Field(
-        15, description="a plateau is more validations without improvement"
+        15, description="more validations than this without improvement are a plateau"
     )
     head_init: Literal["random", "pca", "whitening", "lda"] = Field(
         "random", description="what the linear head starts from, fitted to the features of the training images"
