@@ -359,3 +359,12 @@ def test_a_length_with_fewer_splits_of_the_classes_is_not_ranked_and_stands_for_
     keys = [RunKey.parse(run) for run in (*whole, *halves, "digits/frozen/seed0")]
     assert other_lengths(keys) == {f"{m}+preset=stages+training.epochs=3" for m in "ab"}
     assert usual(keys) == {"preset=stages"}
+
+
+def test_seeds_of_a_length_are_those_of_the_methods_that_have_it():
+    """The usual length has one seed beside three of a longer one; frozen features, without any length, have three."""
+    longer = [f"digits/{m}+training.epochs=12/seed{seed}" for m in "abc" for seed in range(3)]
+    frozen = [f"digits/frozen/seed{seed}" for seed in range(3)]
+    keys = [RunKey.parse(run) for run in (*(f"digits/{m}/seed0" for m in "abc"), *longer, *frozen)]
+    assert other_lengths(keys) == {"a", "b", "c"}
+    assert usual(keys) == {"training.epochs=12"}

@@ -10,7 +10,7 @@ not compared.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -168,21 +168,22 @@ def other_lengths(keys: Iterable[RunKey]) -> set[str]:
 
 
 def _compared(keys: Iterable[RunKey]) -> list[Overrides]:
-    """Return what more than half of the methods have, without lengths of fewer seeds or splits than another."""
-    keys = list(keys)
-    runs = {each: len({(key.data, key.seed) for key in keys if overrides_of(key) == each}) for each in _common(keys)}
-    kinds = {each: but_for_length(each) for each in runs}
-    return [
-        each for each in runs if not any(kinds[each] == kinds[other] and runs[each] < runs[other] for other in runs)
-    ]
+    """Return what more than half of the methods have, without lengths of fewer seeds or splits than another.
 
+    Of two lengths the methods that have both are counted: frozen features, say, have every seed and no length.
+    """
+    runs: dict[Overrides, Counter[str]] = defaultdict(Counter)
+    for key in set(keys):
+        runs[overrides_of(key)][key.method] += 1
+    number = len(set().union(*runs.values()))
+    common = {overrides: methods for overrides, methods in runs.items() if 2 * len(methods) > number}
 
-def _common(keys: Iterable[RunKey]) -> list[Overrides]:
-    methods: dict[Overrides, set[str]] = defaultdict(set)
-    for key in keys:
-        methods[overrides_of(key)].add(key.method)
-    number = len(set().union(*methods.values()))
-    return [overrides for overrides, having in methods.items() if 2 * len(having) > number]
+    def is_rarer(overrides: Overrides, than: Overrides) -> bool:
+        both = common[overrides].keys() & common[than].keys()
+        fewer = sum(common[overrides][method] - common[than][method] for method in both) < 0
+        return fewer and but_for_length(overrides) == but_for_length(than)
+
+    return [overrides for overrides in common if not any(is_rarer(overrides, than) for than in common)]
 
 
 def _epochs(overrides: Overrides) -> int:
