@@ -171,8 +171,9 @@ class Loss(nn.Module):
             return torch.promote_types(embeddings.dtype, torch.float32)
         if parameter.dtype.itemsize < torch.float32.itemsize:
             raise TypeError(
-                f"the parameters of {type(self).__name__} are {parameter.dtype}; allowed: float32, float64. Exponentials "
-                "of scaled cosines do not survive half precision: call loss.float(); embeddings may be of any precision."
+                f"the parameters of {type(self).__name__} are {parameter.dtype}; allowed: float32, float64. "
+                "Exponentials of scaled cosines do not survive half precision: call loss.float(); embeddings may be of "
+                "any precision."
             )
         return parameter.dtype
 
