@@ -416,3 +416,27 @@ def test_a_sampler_that_accepts_nothing_says_so(monkeypatch: pytest.MonkeyPatch)
     distribution = VonMisesFisher(unit(4, 0), torch.tensor([2.0, 7.0], dtype=DOUBLE))
     with pytest.raises(RuntimeError, match=r"no sample was accepted in 1000 rounds for concentrations from 2 to 7"):
         distribution.sample((3,))
+
+
+@pytest.mark.parametrize("family", [VonMisesFisher, PowerSpherical])
+def test_densities_of_half_precision_are_computed_in_float32(family: type) -> None:
+    loc = torch.nn.functional.normalize(torch.tensor([[0.3, -0.5, 0.8, 0.1]]), dim=1).half()
+    value = torch.nn.functional.normalize(torch.tensor([[0.1, -0.4, 0.9, 0.1]]), dim=1).half()
+    single = family(loc.float(), torch.tensor([500.0]), validate_args=False).log_prob(value.float())
+    torch.testing.assert_close(family(loc, torch.tensor([500.0]).half()).log_prob(value), single)
+
+
+def test_the_non_isotropic_density_of_half_precision_is_computed_in_float32() -> None:
+    loc, value = torch.tensor([[0.6, 0.8, 0.0]]).half(), torch.tensor([[0.48, 0.64, 0.6]]).half()
+    logs = torch.tensor([[5.3, 4.9, 4.1]]).half()
+    single = NonIsotropicVonMisesFisher(loc.float(), log_concentration=logs.float(), validate_args=False)
+    half = NonIsotropicVonMisesFisher(loc, log_concentration=logs)
+    torch.testing.assert_close(half.log_prob(value), single.log_prob(value.float()))
+
+
+@pytest.mark.parametrize("concentration", [0.0, -1.0, float("nan")])
+def test_the_non_isotropic_density_wants_concentrations_above_zero(concentration: float) -> None:
+    with pytest.raises(ValueError, match="log_concentration"):
+        NonIsotropicVonMisesFisher(torch.tensor([0.6, 0.8]), torch.tensor([1.0, concentration]))
+    with pytest.raises(TypeError, match="concentration is float"):
+        NonIsotropicVonMisesFisher(torch.tensor([0.6, 0.8]), concentration)

@@ -64,3 +64,15 @@ def test_fusing_one_changes_nothing_and_opposites_cancel() -> None:
     assert mean.tolist() == [0.0, 0.0]
     with pytest.raises(ValueError, match=r"expected \(\.\.\., N, M\)"):
         fuse(torch.ones(2, 3), torch.ones(3))
+
+
+def test_half_precision_is_estimated_in_float32() -> None:
+    """A_M(7166.7) = .9995117 for M = 8, the last number of float16 below 1; a sum of 150,000 is none of float16."""
+    resultant = torch.tensor(0.99951171875, dtype=torch.float16)
+    assert concentration_from_resultant(resultant, 8).item() == pytest.approx(7166.7, rel=1e-3)
+    direction = torch.tensor([0.6, 0.8], dtype=torch.float16)
+    mean, concentration = fuse(direction.expand(5, 2), torch.full((5,), 30_000.0, dtype=torch.float16))
+    assert concentration.item() == pytest.approx(150_000, rel=1e-6)
+    torch.testing.assert_close(mean, torch.tensor([0.6, 0.8]), rtol=0, atol=1e-3)
+    _, spread = fit(torch.tensor([[1.0, 0.0], [0.999, 0.0447]], dtype=torch.float16))
+    assert spread.item() == pytest.approx(fit(torch.tensor([[1.0, 0.0], [0.999, 0.0447]]))[1].item(), rel=1e-2)

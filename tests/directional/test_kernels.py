@@ -87,3 +87,13 @@ def test_the_divergence_of_near_distributions_is_not_negative_in_float32(kappa):
         rows = torch.randn(1, 512, generator=torch.Generator().manual_seed(seed))
         nu = kappa * torch.nn.functional.normalize(rows)
         assert float(kl(nu, 1.001 * nu)) >= 0
+
+
+@pytest.mark.parametrize("kernel", [expected_likelihood, bhattacharyya, kl])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_kernels_of_any_precision_and_under_autocast_compute_in_float32(kernel, dtype):
+    directions = torch.nn.functional.normalize(torch.randn(3, 8, generator=torch.Generator().manual_seed(0)), dim=1)
+    nu = (300 * directions).to(dtype)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        value = kernel(nu, nu[:2].double())
+    torch.testing.assert_close(value, kernel(nu.double(), nu[:2].double()), rtol=1e-4, atol=1e-2, check_dtype=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,7 +19,7 @@ from probmetric.losses._base import (
     unit,
     without_target,
 )
-from probmetric.registry import UnknownNameError
+from probmetric.registry import OptionValueError, UnknownNameError
 
 
 def test_unit_of_zero_is_zero_without_gradient() -> None:
@@ -114,3 +115,24 @@ def test_negatives_are_drawn_by_the_density_of_distances_on_the_sphere():
     weights = create_loss("margin", num_classes=2, dim=8).weights(distance, torch.ones(1, 3, dtype=torch.bool))
     density = distance**6 * (1 - distance**2 / 4) ** 2.5
     torch.testing.assert_close(weights / weights.sum(), (1 / density) / (1 / density).sum())
+
+
+@pytest.mark.parametrize("name", list_losses())
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_parameters_of_half_precision_are_refused(name: str, dtype: torch.dtype) -> None:
+    """Embeddings of any precision are read; a loss without parameters computes in float32 at least."""
+    loss, rows, classes = create_loss(name, num_classes=4, dim=6).to(dtype), torch.randn(8, 6), torch.arange(8) % 4
+    if not list(loss.parameters()):
+        assert loss(rows.to(dtype), classes).dtype == torch.float32
+        return
+    with pytest.raises(TypeError, match=rf"are {dtype}; allowed: float32, float64.*call loss.float\(\)"):
+        loss(rows.to(dtype), classes)
+    assert torch.isfinite(loss.float()(rows.to(dtype), classes))
+
+
+@pytest.mark.parametrize("sizes", [{"num_classes": 4.0}, {"num_classes": "4"}, {"dim": 8.0}, {"dim": None}])
+def test_sizes_of_a_loss_are_integers(sizes: dict[str, object]) -> None:
+    ((name, value),) = sizes.items()
+    with pytest.raises(OptionValueError, match=rf"{name}={value!r}; allowed: at least 1, an integer"):
+        create_loss("arcface", **{"num_classes": 4, "dim": 8} | sizes)
+    assert create_loss("arcface", num_classes=np.int64(4), dim=np.int64(8)).dim == 8

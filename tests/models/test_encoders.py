@@ -14,7 +14,7 @@ from torch import nn
 from probmetric.io import FileError, sha256_file, write_tensors
 from probmetric.models import REGISTRY, create_encoder
 from probmetric.models._base import Encoder
-from probmetric.registry import UnknownNameError
+from probmetric.registry import OptionValueError, UnknownNameError
 from probmetric.testing import BackboneContract, cases
 
 TINY = {"timm": {"tag": "test_resnet.r160_in1k"}}
@@ -164,3 +164,11 @@ def test_names_and_options_need_no_torch() -> None:
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     assert REGISTRY.options("compact")["pool"].choices == ("flatten", "average", "max", "average_max", "gem")
+
+
+@pytest.mark.parametrize("sizes", [{"dim": 0}, {"dim": None}, {"dim": 8.0}, {"dim": "8"}, {"image_size": 0}])
+def test_sizes_are_integers_from_one_on(sizes: dict[str, Any]) -> None:
+    """A head as wide as the features is asked for by name, not by 0."""
+    ((name, value),) = sizes.items()
+    with pytest.raises(OptionValueError, match=f"{name} is {value!r}; allowed: an integer from 1 on"):
+        create_encoder("compact", **{"dim": 8, "in_channels": 1, "image_size": 32} | sizes)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import probmetric
+from probmetric.config import ConfigError
 from probmetric.data.loose import item_classes
 from probmetric.errors import ProbMetricError
 from probmetric.retrieval import retrieval_metrics
@@ -515,3 +516,16 @@ def test_an_input_that_is_no_number_is_refused_by_name():
         ProbMetricError, match=r"(?s)1 of 2 images cannot be used.*image 1: holds a value that is no finite"
     ):
         train(epochs=0).embed([torch.zeros(12), torch.full((12,), float("inf"))])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"dim": "feature"}, r"dim: should be a valid integer.*\nfit: dim: should be 'features'"),
+        ({"loss": nn.Flatten()}, "loss: expected a mapping of settings, or a component's name, found Flatten"),
+    ],
+)
+def test_a_wrong_kind_of_value_is_told_without_names_of_the_code(wrong, message):
+    dataset = torch.utils.data.TensorDataset(torch.rand(20, 1, 8, 8), torch.arange(20) % 5)
+    with pytest.raises(ConfigError, match=message):
+        probmetric.fit(dataset, nn.Flatten(), **wrong)

@@ -616,3 +616,11 @@ def test_what_cannot_be_asked_is_said_in_a_sentence(tmp_path, capsys, monkeypatc
     Gallery.from_vectors(*blobs(2)).save("v.gallery")
     assert main(command) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_tensors_of_any_precision_with_gradients_are_vectors(dtype):
+    rows = torch.tensor([[3.0, 4.0], [-2.0, 0.0]], dtype=dtype, requires_grad=True)
+    gallery = Gallery.from_vectors(rows, ["a", "b"])
+    assert [answer.matches[0].class_name for answer in gallery.search(2 * rows)] == ["a", "b"]
+    assert gallery.search(rows[:1])[0].matches[0].similarity == pytest.approx(1, abs=1e-6)

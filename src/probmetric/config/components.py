@@ -286,7 +286,7 @@ def load(model: type[BaseModel], path: str | Path) -> Any:
 
 
 def _explain(model: type[BaseModel], problem: Any, where: str) -> str:
-    location = [part for part in problem["loc"] if not str(part).startswith("function-")]
+    location = [part for part in problem["loc"] if not str(part).startswith(("function-", "constrained-", "literal["))]
     place = f"{where}: {'.'.join(map(str, location)) or 'top level'}"
     if problem["type"] == "extra_forbidden":
         key = str(location[-1])
@@ -296,6 +296,8 @@ def _explain(model: type[BaseModel], problem: Any, where: str) -> str:
     if problem["type"] == "value_error":
         return f"{place}: {problem['msg'].removeprefix('Value error, ')}"
     shown = problem["input"]
+    if problem["type"] == "model_type":
+        return f"{place}: expected a mapping of settings, or a component's name, found {type(shown).__name__}."
     value = without_secrets(f" (found {shown!r})") if isinstance(shown, str | int | float | bool | list | tuple) else ""
     message = problem["msg"].removeprefix("Input ").removeprefix("Tuple ")
     return f"{place}: {message.replace('a valid tuple', 'a list, as in [a, b]')}{value}"

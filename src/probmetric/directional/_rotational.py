@@ -33,7 +33,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.distributions import Distribution, constraints
 
-from .normalizer import check_tensors
+from .normalizer import check_tensors, full_precision
 
 _QUADRATURE_NODES = 20
 _WIDTHS = 9.0
@@ -88,7 +88,7 @@ class RotationallySymmetric(Distribution):
         """Draw samples (*sample_shape, ..., M) with gradients to `loc` and `concentration`, with `generator`."""
         shape = Size(sample_shape) + self.batch_shape
         across, cosine = _across(self.loc, shape, generator)
-        kappa = self.concentration.expand(shape).to(torch.promote_types(self.concentration.dtype, torch.float32))
+        kappa = full_precision(self.concentration, "concentration").expand(shape)
         gap = self._sample_gap(kappa, cosine, generator)
         return _placed(self.loc, gap, across)
 
@@ -100,7 +100,7 @@ class RotationallySymmetric(Distribution):
     def _cosine(self, value: Tensor) -> Tensor:
         if self._validate_args:
             self._validate_sample(value)
-        return (self.loc * value).sum(-1)
+        return (full_precision(self.loc, "loc") * value).sum(-1)
 
     def _sample_gap(self, kappa: Tensor, cosine: Tensor, generator: torch.Generator | None) -> Tensor:
         """Draw 1 - w (S..., ...).
@@ -142,7 +142,7 @@ def _across(loc: Tensor, shape: Size, generator: torch.Generator | None) -> tupl
     In low dimension the component along `loc` is taken out twice, which keeps the rest orthogonal where the noise is
     nearly parallel to `loc`. In high dimension only noise drawn with the seed that made `loc` is: its rest stays short.
     """
-    loc = loc.detach().to(torch.promote_types(loc.dtype, torch.float32))
+    loc = full_precision(loc.detach(), "loc")
     limits = torch.finfo(loc.dtype)
     vectors = drawn(torch.randn, (*shape, loc.shape[-1]), loc, generator)
     toward = _along(vectors, loc)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ._series import check_dim
-from .normalizer import check_tensors, mean_resultant_length
+from .normalizer import full_precision, mean_resultant_length
 
 _NEWTON_STEPS = 4
 
@@ -22,7 +22,7 @@ def concentration_from_resultant(resultant: Tensor, dim: int) -> Tensor:
 
     A resultant that rounds to 1 or more (all samples equal) is treated as the largest number below 1.
     """
-    check_tensors(resultant=resultant)
+    resultant = full_precision(resultant, "resultant")
     check_dim(dim)
     below_one = 1 - torch.finfo(resultant.dtype).eps
     resultant = resultant.clamp(0, below_one)
@@ -40,7 +40,7 @@ def fit(samples: Tensor) -> tuple[Tensor, Tensor]:
 
     Returns the mean direction (..., M) and the concentration (...).
     """
-    check_tensors(samples=samples)
+    samples = full_precision(samples, "samples")
     if samples.dim() < 2 or samples.shape[-2] == 0:
         raise ValueError(f"samples have shape {tuple(samples.shape)}; expected (..., N, M) with N >= 1.")
     mean = torch.nn.functional.normalize(samples, dim=-1).mean(dim=-2)
@@ -62,7 +62,7 @@ def fuse(mean: Tensor, concentration: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         Mean direction (..., M), zeros where everything cancels, and concentration (...).
     """
-    check_tensors(mean=mean, concentration=concentration)
+    mean, concentration = full_precision(mean, "mean"), full_precision(concentration, "concentration")
     if mean.dim() < 2 or mean.shape[-2] == 0 or concentration.shape != mean.shape[:-1]:
         raise ValueError(
             f"mean has shape {tuple(mean.shape)}, concentration {tuple(concentration.shape)}; expected (..., N, M) "

@@ -15,6 +15,7 @@ K^-1. The concentrations live as logarithms, so they stay positive whatever an o
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, get_args
 
 import torch
@@ -22,16 +23,17 @@ from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 
 from ._rotational import unit_vector
-from .normalizer import log_normalizer_of_square
+from .normalizer import check_tensors, full_precision, log_normalizer_of_square
 from .von_mises_fisher import VonMisesFisher
 
 Normalizer = Literal["exact", "paper", "none"]
+_above_zero = constraints.independent(constraints.greater_than(-math.inf), 1)  # a concentration, as its logarithm
 
 
 class NonIsotropicVonMisesFisher(Distribution):
     """nivMF with `loc` (..., M), unit rows, and per-dimension `concentration` or `log_concentration` (..., M)."""
 
-    arg_constraints = {"loc": unit_vector, "log_concentration": constraints.real_vector}  # noqa: RUF012
+    arg_constraints = {"loc": unit_vector, "log_concentration": _above_zero}  # noqa: RUF012
     support = unit_vector
 
     def __init__(
@@ -47,6 +49,7 @@ class NonIsotropicVonMisesFisher(Distribution):
             raise ValueError("give either concentration or log_concentration, not both and not neither.")
         if normalizer not in get_args(Normalizer):
             raise ValueError(f"normalizer is {normalizer!r}; allowed: {', '.join(map(repr, get_args(Normalizer)))}.")
+        check_tensors(loc=loc, concentration=log_concentration if concentration is None else concentration)
         logs = concentration.log() if concentration is not None else log_concentration
         self.normalizer = normalizer
         self.loc, self.log_concentration = torch.broadcast_tensors(loc, logs)
@@ -77,14 +80,14 @@ class NonIsotropicVonMisesFisher(Distribution):
         """Return the log-density (...) at unit vectors `value` (..., M)."""
         if self._validate_args:
             self._validate_sample(value)
-        stretched_loc = self.concentration * self.loc
-        stretched = self.concentration * value
+        logs = full_precision(self.log_concentration, "log_concentration")
+        stretched_loc, stretched = logs.exp() * self.loc, logs.exp() * value
         square = stretched_loc.square().sum(-1)
         length = torch.linalg.vector_norm(stretched, dim=-1)
         aligned = (stretched * stretched_loc).sum(-1) / length
         log_volume = {
-            "exact": lambda: self.log_concentration.sum(-1) - self.dim * length.log(),
-            "paper": lambda: self.log_concentration.sum(-1) - square.log() / 2,
+            "exact": lambda: logs.sum(-1) - self.dim * length.log(),
+            "paper": lambda: logs.sum(-1) - square.log() / 2,
             "none": lambda: torch.zeros_like(square),
         }[self.normalizer]()
         return log_normalizer_of_square(square, self.dim) + log_volume + aligned

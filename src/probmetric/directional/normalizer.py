@@ -37,12 +37,12 @@ _PIECE = 1 << 16
 
 def log_normalizer(kappa: Tensor, dim: int) -> Tensor:
     """Return log C_M(kappa), elementwise; `kappa` (...) >= 0, `dim` = M. Returns (...)."""
-    return _value(_log_normalizer, _full_precision(kappa), check_dim(dim))
+    return _value(_log_normalizer, full_precision(kappa, "the concentration"), check_dim(dim))
 
 
 def mean_resultant_length(kappa: Tensor, dim: int) -> Tensor:
     """Return A_M(kappa) = E[mu^T x] in [0, 1), elementwise; `kappa` (...) >= 0, `dim` = M. Returns (...)."""
-    return _value(_mean_resultant_length, _full_precision(kappa), check_dim(dim))
+    return _value(_mean_resultant_length, full_precision(kappa, "the concentration"), check_dim(dim))
 
 
 def log_normalizer_of_square(square: Tensor, dim: int, *, constant: bool = True) -> Tensor:
@@ -50,13 +50,13 @@ def log_normalizer_of_square(square: Tensor, dim: int, *, constant: bool = True)
 
     Without the `constant` log C_M(0) it keeps more digits in float32.
     """
-    decay = _value(_decay_of_square, _full_precision(square), check_dim(dim))
+    decay = _value(_decay_of_square, full_precision(square, "the concentration"), check_dim(dim))
     return decay + log_c0(dim) if constant else decay
 
 
 def scaled_ratio_of_square(square: Tensor, dim: int) -> Tensor:
     """Return A_M(kappa) / kappa at kappa^2 = `square` (...) >= 0; finite (1 / M) at 0. Returns (...)."""
-    return _value(_scaled_ratio_of_square, _full_precision(square), check_dim(dim))
+    return _value(_scaled_ratio_of_square, full_precision(square, "the concentration"), check_dim(dim))
 
 
 def check_tensors(**values: object) -> None:
@@ -67,9 +67,10 @@ def check_tensors(**values: object) -> None:
             raise TypeError(f"{name} is {kind}; it must be a floating-point tensor.")
 
 
-def _full_precision(value: Tensor) -> Tensor:
-    check_tensors(**{"the concentration": value})
-    return value if value.dtype in (torch.float32, torch.float64) else value.float()
+def full_precision(value: Tensor, name: str) -> Tensor:
+    """Return argument `name`, `value` (...), in float64 if that is its type, else in float32."""
+    check_tensors(**{name: value})
+    return value.to(torch.promote_types(value.dtype, torch.float32))
 
 
 def _value(formula: Formula, value: Tensor, dim: int) -> Tensor:

@@ -12,6 +12,7 @@ the network's, in absolute terms 0.01 to 0.04 under Adam. Only a proxy's directi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -60,8 +61,8 @@ class Loss(nn.Module):
     def __init__(self, *, num_classes: int, dim: int) -> None:
         super().__init__()
         for name, number, least in (("num_classes", num_classes, 1), ("dim", dim, self.least_dim)):
-            if number < least:
-                raise OptionValueError(f"{name}={number}; allowed: at least {least}.")
+            if not isinstance(number, Integral) or number < least:
+                raise OptionValueError(f"{name}={number!r}; allowed: at least {least}, an integer.")
         self.num_classes, self.dim = num_classes, dim
 
     def forward(
@@ -76,7 +77,7 @@ class Loss(nn.Module):
         It is NaN where an embedding is not finite, also for losses that would pass such an image over.
 
         Raises:
-            TypeError: embeddings that are no tensor.
+            TypeError: embeddings that are no tensor, or parameters of half precision.
             ValueError: shapes or labels that do not fit.
             LossError: `compute` returned something else than a scalar tensor.
         """
@@ -160,9 +161,21 @@ class Loss(nn.Module):
         return {}
 
     def working_dtype(self, embeddings: Tensor) -> torch.dtype:
-        """Return the precision of the arithmetic: the parameters', or at least float32 where there are none."""
+        """Return the precision of the arithmetic: the parameters', or at least float32 where there are none.
+
+        Raises:
+            TypeError: parameters of half precision.
+        """
         parameter = next(self.parameters(), None)
-        return torch.promote_types(embeddings.dtype, torch.float32) if parameter is None else parameter.dtype
+        if parameter is None:
+            return torch.promote_types(embeddings.dtype, torch.float32)
+        if parameter.dtype.itemsize < torch.float32.itemsize:
+            raise TypeError(
+                f"the parameters of {type(self).__name__} are {parameter.dtype}; allowed: float32, float64. "
+                "Exponentials of scaled cosines do not survive half precision: call loss.float(); embeddings may be of "
+                "any precision."
+            )
+        return parameter.dtype
 
     def _scalar(self, value: Tensor) -> Tensor:
         if isinstance(value, Tensor) and value.ndim == 0 and value.is_floating_point():

@@ -115,7 +115,8 @@ def labels_of(values: Any, count: int, name: str, of: str, *, least: int = 0) ->
     if array.ndim != 1 or len(array) != count:
         raise ValueError(f"{name} has shape {array.shape}; expected ({count},), one label for each row of {of}.")
     if array.dtype.kind not in "iu":
-        raise TypeError(f"{name} has dtype {array.dtype}; expected integers.")
+        advice = "Number the classes: np.unique(labels, return_inverse=True)[1]."
+        raise TypeError(f"{name} has dtype {array.dtype}; expected integers. {advice}")
     array = array.astype(np.int64)
     negative = np.flatnonzero(array < least)
     if negative.size:

@@ -67,11 +67,12 @@ def ood_metrics(id_uncertainty: Any, ood_uncertainty: Any) -> dict[str, float]:
     steps = np.diff(np.r_[0.0, recall])
     padded = np.r_[1.0, precision]
     share = curve.positives / (curve.positives + curve.negatives)
+    reached = np.argmax(curve.true_positives >= 0.95 * curve.positives)
     return {
         "auroc": auroc(id_uncertainty, ood_uncertainty),
         "auprc": float(np.sum(steps * precision)),
         "auprc_trapezoid": float(np.sum(steps * (padded[1:] + padded[:-1]) / 2)),
-        "fpr_at_95": fpr_at(curve, 0.95),
+        "fpr_at_95": float(curve.false_positives[reached] / curve.negatives),
         "base_rate": share,
     }
 
@@ -105,12 +106,6 @@ def roc_curve(id_uncertainty: Any, ood_uncertainty: Any, *, points: int | None =
     progress = rates["fpr"] + rates["tpr"]
     kept = np.unique(np.searchsorted(progress, np.linspace(0.0, 2.0, points), side="left").clip(max=len(progress) - 1))
     return {name: values[kept] for name, values in rates.items()}
-
-
-def fpr_at(curve: Curve, recall: float) -> float:
-    """Return the false positive rate at the first threshold whose true positive rate reaches `recall`."""
-    reached = np.argmax(curve.true_positives >= recall * curve.positives)
-    return float(curve.false_positives[reached] / curve.negatives)
 
 
 def _curve(id_uncertainty: Any, ood_uncertainty: Any) -> Curve:

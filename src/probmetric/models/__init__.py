@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from probmetric.lazy import exported
-from probmetric.registry import Registry
+from probmetric.registry import OptionValueError, Registry
 
 if TYPE_CHECKING:
     from probmetric.models._base import Encoder
@@ -58,8 +59,18 @@ def create_encoder(
 
     Returns:
         `encoder(images (B, C, H, W)) -> (B, M)`.
+
+    Raises:
+        UnknownNameError: an unknown backbone or option.
+        OptionValueError: a size or an option out of its range.
+        FileError: weights that are not there.
     """
-    context = {"dim": AS_FEATURES if dim == "features" else dim, "in_channels": in_channels, "image_size": image_size}
+    context = {"dim": dim, "in_channels": in_channels, "image_size": image_size}
+    for argument, number in context.items():
+        if (argument, number) != ("dim", "features") and not (isinstance(number, Integral) and number >= 1):
+            words = " or 'features'" * (argument == "dim")
+            raise OptionValueError(f"{argument} is {number!r}; allowed: an integer from 1 on{words}.")
+    context["dim"] = AS_FEATURES if dim == "features" else dim
     encoder: Encoder = REGISTRY.create(backbone, **context, **options)
     if pretrained:
         encoder.load_pretrained(pretrained)

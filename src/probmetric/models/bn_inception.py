@@ -154,9 +154,5 @@ class BNInception(Encoder):
         kept = {name: value for name, value in state.items() if not name.startswith(("last_linear.", "fc."))}
         flat = {name: value.flatten() if "_bn." in name else value for name, value in kept.items()}
         counters = {name: value.reshape(()) for name, value in flat.items() if name.endswith("num_batches_tracked")}
-        self._take(self.trunk, flat | counters, source, may_lack=_counters(self.trunk))
-
-
-def _counters(module: nn.Module) -> tuple[str, ...]:
-    """Return names of the batch counters, which older weight files lack."""
-    return tuple(name for name in module.state_dict() if name.endswith("num_batches_tracked"))
+        absent = tuple(name for name in self.trunk.state_dict() if name.endswith("num_batches_tracked"))
+        self._take(self.trunk, flat | counters, source, may_lack=absent)  # older weight files have no batch counters

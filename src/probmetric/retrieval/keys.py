@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from probmetric.metrics.arrays import Doubles, Floats, Ints, products, row_norms
+from probmetric.metrics.arrays import Doubles, Floats, products, row_norms
 
 DistanceFunction = Callable[[Floats, Floats], Any]
 Distance = Literal["cosine", "euclidean", "poincare"] | DistanceFunction
@@ -31,20 +31,17 @@ BITS = 26
 ROWS = 4096
 
 
-def norm_exponents(norms: Doubles, distance: str) -> Ints:
-    """Return exponents e (N,) such that 2^e is not below the row norm; 0 for rows that are known to be at most 1 long.
+def steps_of(rows: Floats, distance: str) -> Doubles:
+    """Return how many steps of its grid make 1 (N,), for each of `rows` (N,M): a power of two.
 
-    A margin of 1e-7 keeps norms that are exact powers of two away from the step, where rounding would decide.
+    Euclidean rows have 2^BITS steps up to a power of two that is not below their norm; others are at most 1 long. A
+    margin of 1e-7 keeps norms that are exact powers of two away from the step, where rounding would decide.
     """
     if distance != "euclidean":
-        return np.zeros(len(norms), dtype=np.int64)
-    return np.ceil(np.log2(np.where(norms > 0, norms, 1.0) * (1 + 1e-7))).astype(np.int64)
-
-
-def steps_of(rows: Floats, distance: str) -> Doubles:
-    """Return how many steps of its grid make 1 (N,), for each of `rows` (N,M): a power of two."""
-    norms = row_norms(rows) if distance == "euclidean" else np.ones(len(rows))
-    return np.ldexp(1.0, BITS - norm_exponents(norms, distance))
+        return np.full(len(rows), 2.0**BITS)
+    norms = row_norms(rows)
+    exponents = np.ceil(np.log2(np.where(norms > 0, norms, 1.0) * (1 + 1e-7)))
+    return np.ldexp(1.0, BITS - exponents.astype(np.int64))
 
 
 def on_grid(rows: Floats, steps: Doubles) -> Doubles:

@@ -86,7 +86,7 @@ def fit(
             by name has 64 dimensions unless told otherwise; with `pretrained`, as many as there are features.
         pretrained: whether the encoder knows images already: a backbone by name gets its published weights (or those
             of a file), a network of your own has its own. The defaults are then those of `probmetric init`: the linear
-            layer starts from LDA, all layers train at 1e-4, batch normalisation stands still, ten epochs.
+            layer starts from LDA, all layers train at 2e-4, batch normalisation stands still, ten epochs.
         view: how images that are no tensors become input, such as {"name": "photos", "size": 128}.
         seed: of initial weights, batches and draws.
         device: "auto", "cpu", "cuda" or "cuda:1".

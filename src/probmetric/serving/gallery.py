@@ -25,7 +25,7 @@ from probmetric.data.loose import LooseImages, loose_images
 from probmetric.errors import ServingError, harmless
 from probmetric.io import alone, present
 from probmetric.io.folders import claim_folder
-from probmetric.metrics.arrays import check_mapping, class_names_of, row_norms
+from probmetric.metrics.arrays import check_mapping, class_names_of, row_norms, to_numpy
 from probmetric.retrieval.match import Match, find_match
 from probmetric.retrieval.neighbours import search
 from probmetric.serving import gallery_files, gallery_trust, lists
@@ -822,7 +822,7 @@ def directions(vectors: Any, *, overwrite: bool = False) -> np.ndarray:
     Raises:
         ServingError: no matrix, or a row that is zero or not finite.
     """
-    rows = np.asarray(vectors)
+    rows = to_numpy(vectors)
     if rows.ndim != 2 or rows.dtype.kind not in "fiu":
         raise ServingError(f"vectors are {rows.dtype} of shape {rows.shape}; expected (N, M) numbers, a row per image.")
     rows = rows.astype(np.float32, copy=not (overwrite and rows.flags.writeable))

@@ -225,7 +225,8 @@ class Uncertainty:
     ) -> Posterior:
         """Fit on training batches of (images (B, ...), labels (B,)) and return the posterior's tensors."""
         held_out = None if validation is None else _Inputs(encoder, validation)
-        return self.fitted(Fitting(encoder, _Inputs(encoder, batches), loss, generator, held_out))
+        with torch.autocast(device_of(encoder, torch.empty(0)).type, enabled=False):
+            return self.fitted(Fitting(encoder, _Inputs(encoder, batches), loss, generator, held_out))
 
     def bind(
         self, encoder: Encoder, *, loss: Loss | None = None, posterior: Posterior | None = None, seed: int
@@ -267,12 +268,13 @@ class Objective(WrappingLoss):
 
 @contextlib.contextmanager
 def evaluating(*modules: nn.Module | None) -> Iterator[None]:
-    """Set evaluation mode without gradients for the block; every submodule's training flag is restored afterwards."""
+    """Set evaluation mode without gradients or autocast for the block; training flags are restored afterwards."""
     flags = [(part, part.training) for module in modules if module is not None for part in module.modules()]
+    devices = (parameter.device.type for part, _ in flags for parameter in part.parameters(recurse=False))
     try:
         for part, _ in flags:
             part.training = False
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(next(devices, "cpu"), enabled=False):
             yield
     finally:
         for part, training in flags:
@@ -302,7 +304,7 @@ def inputs_for(encoder: nn.Module, images: Tensor) -> Tensor:
     """Return images (B, ...) where the encoder computes, in its precision.
 
     Raises:
-        TypeError: they are no floating-point tensor.
+        TypeError: they are no floating-point tensor, or the encoder is of half precision.
         ValueError: they are a single image, or hold a value that is no number; names the image.
     """
     if not isinstance(images, Tensor) or not images.is_floating_point():
@@ -316,7 +318,12 @@ def inputs_for(encoder: nn.Module, images: Tensor) -> Tensor:
     bad = (~images.isfinite()).flatten(1).any(dim=1).nonzero()
     if len(bad):
         raise ValueError(f"image {int(bad[0])} of the batch holds a value that is no finite number.")
-    parameter = next((part for part in encoder.parameters() if part.is_floating_point()), images)
+    parameter = next((part for part in encoder.parameters() if part.is_floating_point()), images.float())
+    if parameter.dtype.itemsize < torch.float32.itemsize:
+        raise TypeError(
+            f"{type(encoder).__name__} computes in {parameter.dtype}; embeddings are measured in float32 or float64. "
+            "Call encoder.float(); images may be of any precision."
+        )
     return images.to(parameter.device, parameter.dtype)
 
 

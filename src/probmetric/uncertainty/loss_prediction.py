@@ -80,8 +80,8 @@ def _losses(fitting: Fitting) -> list[tuple[Tensor, Tensor]]:
             probabilities = class_probabilities(fitting.loss, embeddings, 0)
             if probabilities is None:
                 raise ValueError(
-                    f"{type(fitting.loss).__name__} defines no class probabilities; loss_prediction needs a classifier "
-                    "loss (for instance cosine, arcface, softmax, vmf)."
+                    f"loss {type(fitting.loss).__name__} defines no class probabilities; loss_prediction needs one "
+                    "that does: pass loss=, for instance cosine, arcface, softmax or vmf."
                 )
             chosen = probabilities.gather(1, labels.to(device)[:, None]).squeeze(1)
             made.append((features, -chosen.clamp_min(torch.finfo(chosen.dtype).tiny).log()))
