@@ -78,7 +78,7 @@ class Point:
     @property
     def run(self) -> str:
         """Name of the run."""
-        changed = "+".join(f"{key}={_short(value)}" for key, value in sorted(self.overrides.items()))
+        changed = "+".join(f"{key}={_short(key, value)}" for key, value in sorted(self.overrides.items()))
         return RunKey(self.dataset, self.noise, self.method, changed, self.seed).run
 
 
@@ -336,14 +336,14 @@ def _change(params: Params, draft: Draft, overrides: Mapping[str, Any]) -> None:
     draft.check_read({key for key in READ_WITH.keys() & overrides if READ_WITH[key][0] not in overrides})
 
 
-def _short(value: Any) -> str:
+def _short(key: str, value: Any) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         value = int(value)  # 64.0 and 64 are one run
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=repr)
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", text):
         raise ConfigError(
-            f"override value {value!r} cannot stand in a folder name; use a number, true, false or a text of letters, "
-            "digits and _.- only (a date in quotes)."
+            f"override {key}: {value!r} cannot stand in a folder name; use a number, true, false or a text of letters, "
+            f"digits and _.- only (a date in quotes), or set it in a method: `change: {{{key}: ...}}`."
         )
     return text
 
@@ -394,5 +394,5 @@ def _check_written(settings: RunSettings, overrides: Mapping[str, Any], where: s
         taken: Any = settings
         for part in key.split("."):
             taken = getattr(taken, part, None)
-        if isinstance(taken, bool | int | float) and _short(taken) != _short(value):
-            raise ConfigError(f"{where}: override {key} is {value!r}; write {_short(taken)}.")
+        if isinstance(taken, bool | int | float) and _short(key, taken) != _short(key, value):
+            raise ConfigError(f"{where}: override {key} is {value!r}; write {_short(key, taken)}.")
