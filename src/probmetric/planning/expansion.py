@@ -40,7 +40,7 @@ from probmetric.planning.experiments import (
     shared_methods,
     with_selections,
 )
-from probmetric.runs.names import RunKey, override_items, split_data_name, table_of, with_split, without_split
+from probmetric.runs.names import RunKey, override_items, split_data_name, table_of, with_part, without_split
 from probmetric.runs.plan import Run
 
 _POSTERIOR_KEYS = ("uncertainty", "evaluation")
@@ -250,7 +250,7 @@ def _with_seed(run: Run, seed: int) -> Run:
 def _points(grid: Grid) -> Iterator[Point]:
     """Yield the points of a block."""
     overrides = [_dotted(zip(grid.set, values, strict=True)) for values in itertools.product(*grid.set.values())]
-    datasets = [with_split(dataset, split) for dataset in grid.datasets for split in range(grid.splits)]
+    datasets = [with_part(dataset, "split", split) for dataset in grid.datasets for split in range(grid.splits)]
     for dataset, noise, method, seed in itertools.product(datasets, grid.noise, grid.methods, grid.seeds):
         for chosen in overrides:
             yield Point(dataset=dataset, method=method, noise=noise, seed=seed, overrides=chosen)
@@ -328,7 +328,8 @@ def _change(params: Params, draft: Draft, overrides: Mapping[str, Any]) -> None:
         if preset not in params.presets:
             raise ConfigError(f"unknown preset {preset!r}: {nearest(str(preset), params.presets)}")
         with naming(f"presets.{preset}"):
-            draft.apply(params.presets[preset])
+            for key, value in draft.taken_of(params.presets[preset]).items():
+                draft.set(key, value)
     for key, value in overrides.items():
         if key != PRESET:
             draft.set(key, value)

@@ -8,7 +8,6 @@ vectors       as they are; whitening, LDA and an ArcFace head; the head with Lap
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -225,15 +224,7 @@ def _step(encoder: torch.nn.Module, images: torch.Tensor) -> None:
 
 
 def _timed(work: Any) -> float:
-    """Return the seconds a second run of `work` takes on one core."""
-    import torch
+    """Return the seconds that `work` takes on one core, warmed up."""
+    from torch.utils.benchmark import Timer
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        work()
-        started = time.perf_counter()
-        work()
-        return time.perf_counter() - started
-    finally:
-        torch.set_num_threads(threads)
+    return float(Timer("work()", globals={"work": work}, num_threads=1).timeit(1).median)

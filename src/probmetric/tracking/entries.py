@@ -123,8 +123,6 @@ def _run_entry(run: RunFolder) -> Entry:
     """Read the run's settings, curves, headline metrics, tags and small files; weights by their digest only."""
     key, end = run.key, int(run.metrics_file.stat().st_mtime * 1000)
     start = end - int(1000 * run.times.get("training/seconds", 0.0))
-    settings = run.record.get("settings", run.record)
-    chosen = {name: value for name, value in settings.items() if name not in (*_ENVIRONMENT, "data_digest")}
     environment = flatten({name: run.record.get(name) or {} for name in _ENVIRONMENT})
     encoder, weights = run.find("encoder", default=""), run.weights_file()
     data_digest = str(run.find("data_digest", default=""))
@@ -145,7 +143,7 @@ def _run_entry(run: RunFolder) -> Entry:
         name=" ".join([key.variant, f"seed{key.seed}", *key.data.split("+")[1:]]),
         start=start,
         end=end,
-        params=_texts(_changed(chosen) | {"noise": noise_text(key.data), "overrides": key.overrides}),
+        params=_texts(_changed(run.record["settings"]) | {"noise": noise_text(key.data), "overrides": key.overrides}),
         tags=_texts(tags | {f"environment.{name}": value for name, value in environment.items()}),
         metrics=[*_curves(run, start), *_headlines(run, end)],
         artifacts=run.text_files,
@@ -171,7 +169,7 @@ def _curves(run: RunFolder, start: int) -> Iterable[Point]:
 
 
 def _headlines(run: RunFolder, end: int) -> Iterable[Point]:
-    training = run.find("training", default={}) if "settings" in run.record else {}
+    training = run.find("training", default={})
     numbers = {f"training/{name}": value for name, value in training.items() if isinstance(value, int | float)}
     for name, value in (numbers | run.metrics).items():
         if value is not None and math.isfinite(value) and is_headline(name):

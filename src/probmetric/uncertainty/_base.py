@@ -195,7 +195,7 @@ class Predictor:
         record = record.settled().to("cpu")
         for part, values in record.tensors().items():
             if len(bad := (~values.isfinite()).nonzero()):
-                raise UncertaintyError(f"{who} gave a number that is none as {part} of image {int(bad[0, 0])}.")
+                raise UncertaintyError(f"{who} gave NaN or infinity as {part} of image {int(bad[0, 0])}.")
         length = record.mean.norm(dim=1)
         if len(bad := length[(length > 0) & ((length - 1).abs() > UNIT_TOLERANCE)]):
             raise UncertaintyError(
