@@ -187,7 +187,9 @@ def measured(tag: str) -> Measured:
     encoder = create_encoder("timm", dim="features", image_size=PIXELS, pretrained=True, tag=tag)
     encoder = encoder.eval().to(memory_format=torch.channels_last)
     images = torch.zeros(TIMED, 3, PIXELS, PIXELS).contiguous(memory_format=torch.channels_last)
-    forward, step = (_timed(functools.partial(work, encoder, images)) for work in (_forward, _step))
+    with torch.no_grad():
+        forward = _timed(functools.partial(encoder, images))
+    step = _timed(functools.partial(_step, encoder, images))
     return Measured(forward / TIMED, step / TIMED, last_stages(encoder, images))
 
 
@@ -209,13 +211,6 @@ def last_stages(encoder: Encoder, images: torch.Tensor) -> LastStages | None:
         reaching = input_of(encoder, part, images)[0]
     seconds = _timed(functools.partial(_step, rest, reaching)) / len(images)
     return LastStages(part, seconds, reaching[0].numel() * reaching.element_size())
-
-
-def _forward(encoder: torch.nn.Module, images: torch.Tensor) -> None:
-    import torch
-
-    with torch.no_grad():
-        encoder(images)
 
 
 def _step(encoder: torch.nn.Module, images: torch.Tensor) -> None:

@@ -34,10 +34,8 @@ _SETTINGS = {
     "training.selection_metric": "Epoch chosen by",
     "base": "Encoder of",
 }
-_OF_TRAINING = (
-    *("training.batch_size", "training.augment", "training.optimizer", "training.learning_rate"),
-    *("training.proxy_init", "training.freeze", "training.selection_metric"),
-)
+# Without epochs, only these settings of training say something.
+_FITTED = ("training.epochs", "training.head_init")
 
 
 def is_frozen(settings: Mapping[str, Any]) -> bool:
@@ -73,8 +71,9 @@ def _settings(context: ReportContext, runs: list[RunFolder]) -> dict[str, str]:
     run = runs[0]
     nested = run.record.get("settings") or {}
     flat = flatten(nested)
-    left_out: tuple[str, ...] = _OF_TRAINING if flat.get("training.epochs") == 0 else ()
-    left_out += ("training.head_init",) if _headless(nested) else ()
+    left_out = ["training.head_init"] if _headless(nested) else []
+    if flat.get("training.epochs") == 0:
+        left_out += [name for name in _SETTINGS if name.startswith("training.") and name not in _FITTED]
     values = {}
     for name, heading in _SETTINGS.items():
         chosen = nested.get(name)

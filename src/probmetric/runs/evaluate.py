@@ -74,7 +74,6 @@ from probmetric.trust.truth import Truth, truth_metrics
 Metrics = dict[str, float | None]
 Curves = dict[str, dict[str, list[float]]]
 PerQuery = dict[str, Doubles]
-PosteriorOf = Callable[[Ints], tuple[Doubles, Ints]]
 Distortions = Mapping[str, Doubles]
 Unit = Literal["class", "image", "walk"]
 
@@ -101,7 +100,7 @@ class ImageFacts:
     distortions: Distortions = field(default_factory=dict)
     pairs: Pairs | None = None
     places: Places | None = None
-    posterior: PosteriorOf | None = None
+    posterior: Callable[[Ints], tuple[Doubles, Ints]] | None = None
     roles: Roles | None = None
     unit: Unit = "class"
 

@@ -88,16 +88,7 @@ class Ingredients:
     def identity(self) -> str:
         """Digest that two runs of the step share only if they compute the same."""
         # Code counts by content: a module that was moved or renamed does what it did.
-        return digest_of(
-            {
-                "step": self.step,
-                "version": self.version,
-                "settings": dict(self.settings),
-                "data": dict(sorted(self.data.items())),
-                "code": sorted(set(self.code.values())),
-                "upstream": dict(self.upstream),
-            }
-        )
+        return digest_of(vars(self) | {"code": sorted(set(self.code.values()))})
 
 
 def ingredients(run: Run, step: Step, upstream: Mapping[str, str] | None = None) -> Ingredients:
@@ -190,10 +181,8 @@ def _measures() -> list[str]:
     return foreign + [scores.REGISTRY.module(name) for name in scores.REGISTRY.names()]
 
 
-@functools.lru_cache(maxsize=4096)
-def code_of(*modules: str) -> dict[str, str]:
-    """Return module -> digest of `modules` and what they import, read once for all runs that share them."""
-    return module_digests(*modules)
+code_of = functools.lru_cache(maxsize=4096)(module_digests)
+"""Return module -> digest of the modules and what they import, read once for all runs that share them."""
 
 
 def _with_guides(part: str, component: Component) -> list[str]:

@@ -155,7 +155,8 @@ def _compared(had: Ingredients, wanted: Ingredients, ignored: Set[str]) -> Verdi
         *(f"{name} was made anew" for name in anew),
         *(f"{name} changed" for name in _changed_modules(had, wanted)),
     ]
-    return Verdict("stale", _shortened(reasons)) if reasons else FRESH
+    more = f" and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
+    return Verdict("stale", ", ".join(reasons[:_SHOWN]) + more) if reasons else FRESH
 
 
 def _differing(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
@@ -176,8 +177,3 @@ def _changed_modules(had: Ingredients, wanted: Ingredients) -> list[str]:
     changed = [name for name, digest in wanted.code.items() if digest not in digests]
     changed = changed or _differing(had.code, wanted.code)
     return [name for name in changed if name != LINKS] or changed  # which follow from the modules' contents
-
-
-def _shortened(reasons: list[str]) -> str:
-    more = f" and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
-    return ", ".join(reasons[:_SHOWN]) + more

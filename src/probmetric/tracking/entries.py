@@ -29,7 +29,6 @@ RUN_TAG, PARENT_TAG, KIND_TAG = "probmetric.run", "probmetric.parent", "probmetr
 DIGEST_TAG, MEMBER_TAG = "probmetric.digest", "probmetric.experiment."
 REPORTS = "reports"
 _REPORT_SUFFIXES = {".csv", ".html", ".json", ".md", ".pdf", ".png", ".tex"}
-_ENVIRONMENT = ("versions", "hardware")
 _LONGEST_TEXT = 5000
 _CURVES = ("train_loss", "val_metric")
 _VIEW = 6  # raised when other things are written of the same files
@@ -123,7 +122,7 @@ def _run_entry(run: RunFolder) -> Entry:
     """Read the run's settings, curves, headline metrics, tags and small files; weights by their digest only."""
     key, end = run.key, int(run.metrics_file.stat().st_mtime * 1000)
     start = end - int(1000 * run.times.get("training/seconds", 0.0))
-    environment = flatten({name: run.record.get(name) or {} for name in _ENVIRONMENT})
+    environment = flatten({name: run.record.get(name) or {} for name in ("versions", "hardware")})
     encoder, weights = run.find("encoder", default=""), run.weights_file()
     data_digest = str(run.find("data_digest", default=""))
     tags = {

@@ -98,7 +98,9 @@ class Search:
                 objective, seconds = (None, 0.0) if failed else self._reached(of_trial)
                 done = Trial(name, trial.number, dict(values), tuple(run.name for run in of_trial), objective, seconds)
                 self._tell(trial, done)
-            self._require_some_success(start + size)
+            if all(trial.objective is None for trials in self.trials.values() for trial in trials):
+                run = next(iter(self.trials.values()))[0].runs[0]
+                raise TuningError(f"none of the first {start + size} trial(s) could be trained; see {log_file(run)}.")
             if on_batch:
                 on_batch(self)
 
@@ -181,11 +183,6 @@ class Search:
         values = [value for folder in folders if (value := validation_metric(folder)) is not None]
         objective = fmean(values) if len(values) == len(runs) else None
         return objective, sum(folder.times.get("training/seconds", 0.0) for folder in folders)
-
-    def _require_some_success(self, count: int) -> None:
-        if all(trial.objective is None for trials in self.trials.values() for trial in trials):
-            run = next(iter(self.trials.values()))[0].runs[0]
-            raise TuningError(f"none of the first {count} trial(s) could be trained; see {log_file(run)}.")
 
 
 def validation_metric(run: RunFolder) -> float | None:
