@@ -272,7 +272,8 @@ def rates_of(context: ReportContext, metric: str) -> Rates:
         if not label_noise:
             continue
         noise = LabelNoise.parse(label_noise)
-        panel = lines.setdefault(_panel_title(dataset, noise), {})
+        usual = noise.kind == "uniform" and not noise.seed
+        panel = lines.setdefault(dataset if usual else f"{dataset}, {noise_words(noise)}", {})
         for variant, series in methods.items():
             clean = measured.get(dataset, {}).get(variant)
             rates = panel.setdefault(variant, {0.0: summarise(clean)} if clean else {})
@@ -282,9 +283,3 @@ def rates_of(context: ReportContext, metric: str) -> Rates:
         for title, panel in lines.items()
     }
     return {title: panel for title, panel in drawn.items() if panel}
-
-
-def _panel_title(dataset: str, noise: LabelNoise) -> str:
-    """The dataset, and which labels are wrong unless they are any."""
-    usual = noise.kind == "uniform" and not noise.seed
-    return dataset if usual else f"{dataset}, {noise_words(noise)}"
