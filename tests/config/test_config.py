@@ -188,6 +188,12 @@ def test_an_empty_list_that_would_plan_no_run_is_refused(empty):
         parse(Grid, {"datasets": ["digits"], "methods": ["m"], **empty}, "x.yaml")
 
 
+def test_an_experiment_without_a_metric_could_not_be_reported():
+    runs = [{"datasets": ["digits"], "methods": ["cosine"]}]
+    with pytest.raises(ConfigError, match=r"e\.yaml: metrics: should have at least 1 item"):
+        parse(Experiment, {"title": "t", "runs": runs, "metrics": []}, "e.yaml")
+
+
 @pytest.mark.parametrize("command", ["experiments", "schema"])
 def test_outside_a_project_folder_the_command_says_so(tmp_path, monkeypatch, capsys, command):
     from probmetric import cli

@@ -125,6 +125,10 @@ def test_runs_wanted_twice_appear_once(params):
             r"2026, 1, 2\) cannot stand in a folder name",
         ),
         ({"methods": ["cosine"], "set": {"preset": [["tiny"]]}}, r"\['tiny'\] cannot stand in a folder name"),
+        (
+            {"methods": ["cosine"], "set": {"evaluation.ks": [[1, 2]]}},
+            r"override evaluation.ks: \[1, 2\] cannot .* set it in a method: `change: \{evaluation.ks: ...\}`",
+        ),
         ({"methods": ["cosine"], "set": {"freeze": "trunk"}}, r"a setting of training: `training: \{freeze"),
         ({"methods": ["cosine"], "set": {"training.head_lr": 0.1}}, r"`training: \{learning_rates: \{trunk"),
         (

@@ -95,16 +95,16 @@ def test_a_finished_run_is_fresh_whatever_the_times_of_its_files(place):
     run = planned()
     assert state(run) == "missing"
     finish(run)
-    assert state(run) == "fresh"
+    assert state(run) == "finished"
     for path in sorted(place.rglob("*")):
         path.touch()
-    assert state(run) == "fresh"
+    assert state(run) == "finished"
 
 
 def test_what_equals_its_default_does_not_count_written_or_not():
     finish(planned())
     same = {"loss": {"name": "arcface", "margin": 0.3}, "training": {"epochs": 3, "momentum": 0.9}, "label": "Named"}
-    assert state(planned(**same)) == "fresh"
+    assert state(planned(**same)) == "finished"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_other_settings_make_it_stale_and_say_which(changes, expected):
 
 def test_settings_that_are_lists_come_back_equal():
     finish(planned(evaluation={"ks": [1, 3]}))
-    assert state(planned(evaluation={"ks": [1, 3]})) == "fresh"
+    assert state(planned(evaluation={"ks": [1, 3]})) == "finished"
 
 
 def on_encoder_of(base: Run) -> Run:
@@ -157,7 +157,7 @@ def test_a_run_on_the_encoder_of_a_stale_run_is_stale():
     assert run.steps == ("fit", "embed", "evaluate")
     finish(base)
     finish(run)
-    assert Judge({base.name: base, run.name: run}).run_verdict(run.name).state == "fresh"
+    assert Judge({base.name: base, run.name: run}).run_verdict(run.name).state == "finished"
     base = planned(training={"epochs": 4})
     run = on_encoder_of(base)
     judge = Judge({base.name: base, run.name: run})
@@ -173,10 +173,10 @@ def test_a_run_from_the_weights_of_another_follows_it_while_it_is_planned():
     run = Run("digits/tuned/seed0", "digits/tuned/seed0", planned(pretrained=weights).settings)
     finish(run)
     changed = planned(training={"epochs": 4})
-    assert Judge({run.name: run, origin.name: origin}).run_verdict(run.name).state == "fresh"
+    assert Judge({run.name: run, origin.name: origin}).run_verdict(run.name).state == "finished"
     verdict = Judge({run.name: run, origin.name: changed}).verdict(run.name, "train")
     assert (verdict.state, verdict.why) == ("stale", f"train of {origin.name} is stale")
-    assert state(run) == "fresh", "nobody here makes its origin: its file counts"
+    assert state(run) == "finished", "nobody here makes its origin: its file counts"
 
 
 def test_a_step_does_not_depend_on_the_settings_of_later_ones():
@@ -184,8 +184,8 @@ def test_a_step_does_not_depend_on_the_settings_of_later_ones():
     run = planned(evaluation={"calibration_bins": 10})
     judge = Judge({run.name: run})
     assert [judge.verdict(run.name, step).state for step in ("train", "embed", "evaluate")] == [
-        "fresh",
-        "fresh",
+        "finished",
+        "finished",
         "stale",
     ]
 
@@ -195,7 +195,7 @@ def test_other_data_makes_it_stale_and_unprepared_data_does_not(place):
     finish(run)
     digest = place / "data/prepared/digits/digest"
     digest.unlink()
-    assert state(run) == "fresh"
+    assert state(run) == "finished"
     digest.write_text("other  manifest\n")
     assert why(run) == "dataset digits has other content"
 
@@ -221,7 +221,7 @@ def test_weights_that_were_made_anew_repeat_what_was_computed_from_them():
     write_tensors(folder.weights_file(), {"x": np.full(1, 9.0)})
     record(run.name, made_of(run, "train"), release="0.1.0")
     judge = Judge({run.name: run})
-    assert judge.verdict(run.name, "train").state == "fresh"
+    assert judge.verdict(run.name, "train").state == "finished"
     assert judge.verdict(run.name, "embed").why == "encoder 0 was made anew"
 
 
@@ -230,11 +230,11 @@ def test_a_weight_file_counts_while_it_is_there(place):
     weights.write_bytes(b"first")
     run = planned(pretrained=str(weights))
     finish(run)
-    assert state(run) == "fresh"
+    assert state(run) == "finished"
     weights.write_bytes(b"other")
     assert why(run) == "pretrained was made anew"
     weights.unlink()
-    assert state(run) == "fresh"
+    assert state(run) == "finished"
 
 
 def test_results_nobody_recorded_are_made_again():
@@ -264,7 +264,7 @@ def test_a_raised_version_of_a_step_counts_as_other_code(monkeypatch):
     version = identity.VERSIONS["embed"]
     monkeypatch.setitem(identity.VERSIONS, "embed", version + 1)
     judge = Judge({run.name: run})
-    assert judge.verdict(run.name, "train").state == "fresh"
+    assert judge.verdict(run.name, "train").state == "finished"
     assert f"step embed version {version} -> {version + 1}" in judge.verdict(run.name, "embed").why
 
 
@@ -336,13 +336,13 @@ def test_results_without_weights_are_judged_by_what_they_were_made_from():
         made_module.forget(run.name, step)
         for file in RunFolder.named(run.name).step_files(step):
             file.unlink()
-    assert Judge({run.name: run}).verdict(run.name, "evaluate").state == "fresh"
+    assert Judge({run.name: run}).verdict(run.name, "evaluate").state == "finished"
 
 
 def test_edited_code_of_any_release_repeats(other_code):
     run = planned()
     finish(run, release="0.0.9")
-    assert state(run) == "fresh", "a release that changed nothing of this run changes nothing"
+    assert state(run) == "finished", "a release that changed nothing of this run changes nothing"
     other_code()
     assert (state(run), why(run)) == ("stale", "probmetric.losses.arcface changed")
 

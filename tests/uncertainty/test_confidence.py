@@ -10,7 +10,8 @@ from uncertainty_helpers import TinyEncoder, tiny_batches
 from probmetric.directional import concentration_from_resultant, mean_resultant_length
 from probmetric.losses import create_loss
 from probmetric.metrics import fit_temperature
-from probmetric.uncertainty import create_uncertainty
+from probmetric.uncertainty import DirectionalBatch, Uncertainty, create_uncertainty
+from probmetric.uncertainty._base import UncertaintyError
 from probmetric.uncertainty.mc_dropout import DropoutObjective
 from probmetric.uncertainty.softmax import doubt
 from probmetric.uncertainty.vmf import draws_its_own
@@ -99,6 +100,33 @@ def test_errors_name_the_remedy():
         create_uncertainty("temperature").fit(encoder, [], validation=[(images(), torch.full((16,), 9))], **options)
     with pytest.raises(ValueError, match="'temperature' is 0"):
         create_uncertainty("softmax", temperature=0)
+
+
+@pytest.mark.parametrize(
+    ("part", "broken", "message"),
+    [
+        ("uncertainty", lambda each: each[:, None], r"uncertainty of shape \(16, 1\); expected \(16,\)"),
+        ("concentration", lambda each: each[:, None], r"concentration of shape \(16, 1\); expected \(16,\)"),
+        ("variance", lambda each: each, r"variance of shape \(16,\); expected \(16, 4\)"),
+        ("samples", lambda each: each[:3, None, None], r"samples of shape \(3, 1, 1\); expected \(16, 1, 1\)"),
+        ("uncertainty", lambda each: torch.where(each == each[2], torch.nan, each), "as uncertainty of image 2"),
+        ("mean", lambda each: torch.eye(4).repeat(4, 1) * 2, "a mean of length 2; means are unit vectors"),
+    ],
+)
+@pytest.mark.parametrize("reads_images", [False, True])
+def test_a_record_that_breaks_the_contract_names_its_uncertainty(part, broken, message, reads_images):
+    class Mine(Uncertainty):
+        def describe(self, rows, predictor):
+            record = DirectionalBatch(torch.nn.functional.normalize(rows), torch.arange(len(rows)) / 1.0)
+            setattr(record, part, broken(record.uncertainty))
+            return record
+
+        def represent(self, images, predictor):
+            rows = predictor.encoder(images)
+            return self.describe(rows, predictor) if reads_images else rows
+
+    with pytest.raises(UncertaintyError, match=f"uncertainty 'Mine' gave .*{message}"):
+        Mine().bind(TinyEncoder(), seed=0)(images())
 
 
 def test_vmf_samples_follow_the_norm():

@@ -16,7 +16,6 @@ from probmetric.config.components import (
     OWN_VIEW,
     Component,
     ConfigError,
-    LossChoice,
     NamedView,
     Strict,
     UncertaintyChoice,

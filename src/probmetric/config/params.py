@@ -321,7 +321,7 @@ class Experiment(Strict):
     description: str = ""
     runs: tuple[Grid, ...] = Field(min_length=1)
     methods: dict[str, Method] = Field(default_factory=dict)
-    metrics: tuple[str, ...] = ("retrieval/recall_at_1", "retrieval/map_at_r")
+    metrics: tuple[str, ...] = Field(("retrieval/recall_at_1", "retrieval/map_at_r"), min_length=1)
     figures: tuple[str, ...] = ("metric_per_method", "learning_curves")
     plan: str = Field(
         "",

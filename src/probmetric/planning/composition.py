@@ -97,13 +97,8 @@ class Draft:
             meant = ELSEWHERE.get(key.rpartition(".")[2]) or deeper(Method, key) or nearest(key, allowed)
             raise ConfigError(f"override {key!r} reaches nothing. {meant[:1].upper()}{meant[1:]}")
 
-    def apply(self, preset: Preset) -> None:
-        """Apply a preset; an option of a component counts only where the component has it."""
-        for key, value in self.taken_of(preset).items():
-            self.set(key, value)
-
     def taken_of(self, preset: Preset) -> dict[str, Any]:
-        """Return the settings of a preset, by dotted key, that these settings have.
+        """Return the settings of a preset, by dotted key, that these settings have; components lack some options.
 
         Raises:
             ConfigError: an option that no component of its kind has.

@@ -136,7 +136,8 @@ def _bring_up_to_date(params: Params, name: str) -> None:
         _bring_up_to_date(params, without_split(split_data_name(name)[0]))
         _make(params, name)
         return
-    if not Path(ON_REQUEST).exists() or not _as_in_file(params) or _is_a_plugins(params, name):
+    of_plugin = not is_own(REGISTRY.module(data_source(params, split_data_name(name)[0]).source))
+    if not Path(ON_REQUEST).exists() or not _as_in_file(params) or of_plugin:
         _make(params, name)
         return
     clean = split_data_name(name)[0]
@@ -163,11 +164,6 @@ def repro(address: str, *, force: bool = False) -> int:
     with alone(Path(".dvc/tmp/probmetric"), "prepares data here"):
         options = ["--force", "--single-item"] if force else []
         return call(["dvc", "repro", *options, address])
-
-
-def _is_a_plugins(params: Params, name: str) -> bool:
-    """Whether the source of dataset `name` is defined outside this package."""
-    return not is_own(REGISTRY.module(data_source(params, split_data_name(name)[0]).source))
 
 
 def _as_in_file(params: Params) -> bool:

@@ -40,7 +40,7 @@ from probmetric.planning.experiments import (
     shared_methods,
     with_selections,
 )
-from probmetric.runs.names import RunKey, override_items, split_data_name, table_of, with_split, without_split
+from probmetric.runs.names import RunKey, override_items, split_data_name, table_of, with_part, without_split
 from probmetric.runs.plan import Run
 
 _POSTERIOR_KEYS = ("uncertainty", "evaluation")
@@ -78,7 +78,7 @@ class Point:
     @property
     def run(self) -> str:
         """Name of the run."""
-        changed = "+".join(f"{key}={_short(value)}" for key, value in sorted(self.overrides.items()))
+        changed = "+".join(f"{key}={_short(key, value)}" for key, value in sorted(self.overrides.items()))
         return RunKey(self.dataset, self.noise, self.method, changed, self.seed).run
 
 
@@ -250,7 +250,7 @@ def _with_seed(run: Run, seed: int) -> Run:
 def _points(grid: Grid) -> Iterator[Point]:
     """Yield the points of a block."""
     overrides = [_dotted(zip(grid.set, values, strict=True)) for values in itertools.product(*grid.set.values())]
-    datasets = [with_split(dataset, split) for dataset in grid.datasets for split in range(grid.splits)]
+    datasets = [with_part(dataset, "split", split) for dataset in grid.datasets for split in range(grid.splits)]
     for dataset, noise, method, seed in itertools.product(datasets, grid.noise, grid.methods, grid.seeds):
         for chosen in overrides:
             yield Point(dataset=dataset, method=method, noise=noise, seed=seed, overrides=chosen)
@@ -328,7 +328,8 @@ def _change(params: Params, draft: Draft, overrides: Mapping[str, Any]) -> None:
         if preset not in params.presets:
             raise ConfigError(f"unknown preset {preset!r}: {nearest(str(preset), params.presets)}")
         with naming(f"presets.{preset}"):
-            draft.apply(params.presets[preset])
+            for key, value in draft.taken_of(params.presets[preset]).items():
+                draft.set(key, value)
     for key, value in overrides.items():
         if key != PRESET:
             draft.set(key, value)
@@ -336,14 +337,14 @@ def _change(params: Params, draft: Draft, overrides: Mapping[str, Any]) -> None:
     draft.check_read({key for key in READ_WITH.keys() & overrides if READ_WITH[key][0] not in overrides})
 
 
-def _short(value: Any) -> str:
+def _short(key: str, value: Any) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         value = int(value)  # 64.0 and 64 are one run
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=repr)
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", text):
         raise ConfigError(
-            f"override value {value!r} cannot stand in a folder name; use a number, true, false or a text of letters, "
-            "digits and _.- only (a date in quotes)."
+            f"override {key}: {value!r} cannot stand in a folder name; use a number, true, false or a text of letters, "
+            f"digits and _.- only (a date in quotes), or set it in a method: `change: {{{key}: ...}}`."
         )
     return text
 
@@ -394,5 +395,5 @@ def _check_written(settings: RunSettings, overrides: Mapping[str, Any], where: s
         taken: Any = settings
         for part in key.split("."):
             taken = getattr(taken, part, None)
-        if isinstance(taken, bool | int | float) and _short(taken) != _short(value):
-            raise ConfigError(f"{where}: override {key} is {value!r}; write {_short(taken)}.")
+        if isinstance(taken, bool | int | float) and _short(key, taken) != _short(key, value):
+            raise ConfigError(f"{where}: override {key} is {value!r}; write {_short(key, taken)}.")

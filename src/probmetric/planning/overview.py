@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Set
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from probmetric.config import ConfigError, Params
 from probmetric.planning.declared import status
 from probmetric.planning.expansion import plan_experiment
 from probmetric.planning.experiments import experiment_names
 from probmetric.runs.folder import RunFolder
-from probmetric.runs.made import Judge
+from probmetric.runs.made import Judge, State
 from probmetric.runs.names import split_data_name, without_split
 
 if TYPE_CHECKING:
     from probmetric.planning.workflow import WorkflowPlan
-    from probmetric.runs.made import State, Verdict
+    from probmetric.runs.made import Verdict
 
 NAMED = 6  # runs of one reason
 _LEGEND = "datasets: * not prepared yet, ! archives missing (`probmetric data status`)"
@@ -55,29 +55,22 @@ def status_text(plan: WorkflowPlan, *, every: bool = False) -> str:
     for name in plan.experiments:
         verdicts = {run: plan.judge.run_verdict(run) for run in plan.run_names(name)}
         states = Counter(verdict.state for verdict in verdicts.values())
-        counted = ", ".join(f"{states[state]} {word}" for state, word in _WORDS.items() if states[state])
+        counted = ", ".join(f"{states[state]} {state}" for state in get_args(State) if states[state])
         blocks.append(f"{name}: {len(verdicts)} runs: {counted}")
         blocks += [f"  {run}  {_said(verdict)}" for run, verdict in verdicts.items()] if every else _reasons(verdicts)
     data = [f"dataset {name}: {why}; it is prepared again" for name, why in plan.outdated_data.items()]
     return "\n".join([*blocks, *data])
 
 
-_WORDS: dict[State, str] = {
-    "fresh": "finished",
-    "stale": "stale",
-    "missing": "missing",
-}
-
-
 def _said(verdict: Verdict) -> str:
-    return _WORDS[verdict.state] + (f": {verdict.why}" if verdict.why else "")
+    return verdict.state + (f": {verdict.why}" if verdict.why else "")
 
 
 def _reasons(verdicts: Mapping[str, Verdict]) -> list[str]:
     """Return a line per state and reason with the runs it concerns, at most `NAMED` by name."""
     runs_of: dict[str, list[str]] = defaultdict(list)
     for run, verdict in verdicts.items():
-        if verdict.state != "fresh":
+        if not verdict.usable:
             runs_of[_said(verdict)].append(run)
     lines = []
     for reason, runs in runs_of.items():

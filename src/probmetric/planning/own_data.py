@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 import probmetric
 from probmetric.config import ConfigError, Params, parse
@@ -91,7 +92,7 @@ def init(wish: Wish) -> str:
         DataError: there is no data, or too little.
     """
     name = wish.name
-    if not NAME.fullmatch(name) or _as_yaml(name) != name:
+    if not NAME.fullmatch(name) or yaml.safe_load(name) != name:  # null, on and no are no text there
         raise ConfigError(
             f"{name!r} cannot name a dataset; use lower-case letters, digits, '-', '_', a letter first, not null. "
             "Choose another one with --name."
@@ -331,17 +332,8 @@ def _listed(place: Path, source: str, options: dict[str, Any]) -> Table:
     return replace(table, notes=[*files.notes, *table.notes])
 
 
-def _as_yaml(text: str) -> Any:
-    """Return what a YAML file that holds the text says: `null`, `on` and `no` are no text there."""
-    import yaml
-
-    return yaml.safe_load(text)
-
-
 def _with_dataset(text: str, name: str, values: dict[str, Any]) -> str:
     """Return the text of params.yaml with one more entry under data.on_request; comments stay."""
-    import yaml
-
     entry = yaml.safe_dump(values, default_flow_style=True, sort_keys=False, width=10_000, allow_unicode=True).strip()
     block = re.search(r"^data:[^\n]*\n(?:[ #][^\n]*\n|\n)*?  on_request:(?P<rest>[^\n]*)\n", text, re.MULTILINE)
     if block is None or "{" in block["rest"].partition("#")[0]:
@@ -356,8 +348,6 @@ def _with_dataset(text: str, name: str, values: dict[str, Any]) -> str:
 
 def _check(text: str, name: str, place: Path) -> None:
     """Raise `ConfigError` unless the text is a sound configuration that declares the dataset at `place`."""
-    import yaml
-
     params: Params = parse(Params, yaml.safe_load(text), str(PARAMS))
     if name not in params.data.on_request:
         raise ConfigError(f"{PARAMS}: dataset {name!r} could not be added under data.on_request; add it by hand.")
@@ -366,8 +356,6 @@ def _check(text: str, name: str, place: Path) -> None:
 
 
 def _experiment(name: str, table: Table, rows: Mapping[str, Row], *, many: bool) -> str:
-    import yaml
-
     closed = ["classification/accuracy", "calibration/ece"] if table.protocol == "closed_set" else []
     trusted = ["p_right/coverage_at_risk_5", "p_right/ece"]
     by_seeds: dict[int, list[str]] = {}

@@ -8,7 +8,6 @@ vectors       as they are; whitening, LDA and an ArcFace head; the head with Lap
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -188,7 +187,9 @@ def measured(tag: str) -> Measured:
     encoder = create_encoder("timm", dim="features", image_size=PIXELS, pretrained=True, tag=tag)
     encoder = encoder.eval().to(memory_format=torch.channels_last)
     images = torch.zeros(TIMED, 3, PIXELS, PIXELS).contiguous(memory_format=torch.channels_last)
-    forward, step = (_timed(functools.partial(work, encoder, images)) for work in (_forward, _step))
+    with torch.no_grad():
+        forward = _timed(functools.partial(encoder, images))
+    step = _timed(functools.partial(_step, encoder, images))
     return Measured(forward / TIMED, step / TIMED, last_stages(encoder, images))
 
 
@@ -212,28 +213,13 @@ def last_stages(encoder: Encoder, images: torch.Tensor) -> LastStages | None:
     return LastStages(part, seconds, reaching[0].numel() * reaching.element_size())
 
 
-def _forward(encoder: torch.nn.Module, images: torch.Tensor) -> None:
-    import torch
-
-    with torch.no_grad():
-        encoder(images)
-
-
 def _step(encoder: torch.nn.Module, images: torch.Tensor) -> None:
     encoder(images).square().mean().backward()
     encoder.zero_grad()
 
 
 def _timed(work: Any) -> float:
-    """Return the seconds a second run of `work` takes on one core."""
-    import torch
+    """Return the seconds that `work` takes on one core, warmed up."""
+    from torch.utils.benchmark import Timer
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        work()
-        started = time.perf_counter()
-        work()
-        return time.perf_counter() - started
-    finally:
-        torch.set_num_threads(threads)
+    return float(Timer("work()", globals={"work": work}, num_threads=1).timeit(1).median)

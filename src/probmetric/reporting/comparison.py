@@ -50,11 +50,6 @@ class Cell:
     p_value: float | None = None
     detectable: float | None = None
 
-    @property
-    def ranked(self) -> bool:
-        """Whether it may be called the best."""
-        return self.state != "other length"
-
 
 def summarise(sample: Sample) -> Cell:
     """Return mean and 95 % interval of one method over seeds and, where they are known, units.
@@ -81,7 +76,7 @@ def compare(metric: str, samples: Mapping[str, Sample], *, unranked: Collection[
     samples = {method: sample for method, sample in samples.items() if sample.values}
     cells = {method: summarise(sample) for method, sample in samples.items()}
     cells |= {method: replace(cells[method], state="other length") for method in cells.keys() & set(unranked)}
-    compared = {method: sample for method, sample in samples.items() if cells[method].ranked}
+    compared = {method: sample for method, sample in samples.items() if method not in unranked}
     record = find(metric)
     if record.direction == "none" or not record.comparable or len(compared) < 2:
         return cells

@@ -17,7 +17,7 @@ import pandas as pd
 
 from probmetric.io import FileError, present, read_json, sha256_file, write_json
 from probmetric.reporting.comparison import other_lengths
-from probmetric.reporting.results import Measured, Series, by_method, read_results
+from probmetric.reporting.results import REPORT, Measured, Series, by_method, read_results
 from probmetric.reporting.words import override_words
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.names import RESULTS, RunKey, override_items
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 REPORTS = Path("reports")
 PAGE = "page.json"
-REPORT = "make the experiment's report again"
 
 
 def sign(folder: Path, stale: Mapping[str, str] | None = None) -> None:

@@ -34,7 +34,7 @@ from probmetric.runs.folder import RunFolder, finished_runs, late_gain
 from probmetric.runs.names import RunKey, legal_name, without_split
 
 RUNS_FILE = "runs.parquet"
-AGAIN = "make the experiment's report again"
+REPORT = "make the experiment's report again"
 AS_PUBLISHED = "as_published"
 NORMAL_QUANTILE = 1.959964  # half the width of a 95 % interval, in standard errors
 _RUN = ("run", "data", "class_split", "dataset", "noise", "method", "overrides", "variant", "seed", "fidelity")
@@ -151,14 +151,14 @@ def read_results(folder: Path) -> pd.DataFrame:
     """
     path = folder / RUNS_FILE
     if not present(path):
-        raise FileError(f"{path} is missing; {AGAIN}.")
+        raise FileError(f"{path} is missing; {REPORT}.")
     check_readable(path)
     try:
         table = pd.read_parquet(path)
     except (OSError, ValueError) as error:
-        raise FileError(f"{path} is damaged ({error}); {AGAIN}.") from error
+        raise FileError(f"{path} is damaged ({error}); {REPORT}.") from error
     if tuple(table.columns) != COLUMNS:
-        raise FileError(f"{path}: expected the columns {', '.join(COLUMNS)}; {AGAIN}.")
+        raise FileError(f"{path}: expected the columns {', '.join(COLUMNS)}; {REPORT}.")
     return table
 
 

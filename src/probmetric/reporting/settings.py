@@ -17,27 +17,25 @@ HOW_TO_ADD_FROZEN = (
     "training: {epochs: 0}}`"
 )
 _SETTINGS = {
-    "loss": ("Loss", "loss"),
-    "uncertainty": ("Uncertainty", "uncertainty"),
-    "backbone": ("Backbone", "backbone"),
-    "dim": ("Dimensions", ""),
-    "training.epochs": ("Epochs", ""),
-    "training.batch_size": ("Batch", ""),
-    "training.augment": ("Augmentation", ""),
-    "training.optimizer": ("Optimiser", ""),
-    "training.learning_rate": ("Learning rate", ""),
-    "training.learning_rates.trunk": ("Learning rate of the trunk", ""),
-    "training.learning_rates.head": ("Learning rate of the head", ""),
-    "training.head_init": ("Head starts from", ""),
-    "training.proxy_init": ("Proxies and class weights start from", ""),
-    "training.freeze": ("Frozen", ""),
-    "training.selection_metric": ("Epoch chosen by", ""),
-    "base": ("Encoder of", ""),
+    "loss": "Loss",
+    "uncertainty": "Uncertainty",
+    "backbone": "Backbone",
+    "dim": "Dimensions",
+    "training.epochs": "Epochs",
+    "training.batch_size": "Batch",
+    "training.augment": "Augmentation",
+    "training.optimizer": "Optimiser",
+    "training.learning_rate": "Learning rate",
+    "training.learning_rates.trunk": "Learning rate of the trunk",
+    "training.learning_rates.head": "Learning rate of the head",
+    "training.head_init": "Head starts from",
+    "training.proxy_init": "Proxies and class weights start from",
+    "training.freeze": "Frozen",
+    "training.selection_metric": "Epoch chosen by",
+    "base": "Encoder of",
 }
-_OF_TRAINING = (
-    *("training.batch_size", "training.augment", "training.optimizer", "training.learning_rate"),
-    *("training.proxy_init", "training.freeze", "training.selection_metric"),
-)
+# Without epochs, only these settings of training say something.
+_FITTED = ("training.epochs", "training.head_init")
 
 
 def is_frozen(settings: Mapping[str, Any]) -> bool:
@@ -73,16 +71,15 @@ def _settings(context: ReportContext, runs: list[RunFolder]) -> dict[str, str]:
     run = runs[0]
     nested = run.record.get("settings") or {}
     flat = flatten(nested)
-    left_out: tuple[str, ...] = _OF_TRAINING if flat.get("training.epochs") == 0 else ()
-    left_out += ("training.head_init",) if _headless(nested) else ()
+    left_out = ["training.head_init"] if _headless(nested) else []
+    if flat.get("training.epochs") == 0:
+        left_out += [name for name in _SETTINGS if name.startswith("training.") and name not in _FITTED]
     values = {}
-    for name, (heading, component) in _SETTINGS.items():
-        choice = nested.get(component)
-        if component:
-            named = choice if isinstance(choice, Mapping) else {}
-            value = component_words(str(named["name"]), named.get("options") or {}) if named else ""
-        else:
-            value = value_words(flat.get(name))
+    for name, heading in _SETTINGS.items():
+        chosen = nested.get(name)
+        value = value_words(flat.get(name))
+        if isinstance(chosen, Mapping):
+            value = component_words(chosen["name"], chosen.get("options") or {})
         if value and name not in left_out:
             values[heading] = value
     values |= {"Fidelity": run.fidelity.replace("_", " ")} | _of_encoder(context.trained_by(run))
@@ -97,8 +94,8 @@ def _settings(context: ReportContext, runs: list[RunFolder]) -> dict[str, str]:
 def _of_encoder(run: RunFolder) -> dict[str, str]:
     """Return what the encoder's own record says: dimensions, input, weights it started from, size."""
     values = {}
-    facts = run.encoder.get("encoder") if present(run.encoder_file) else None
-    if isinstance(facts, Mapping):
+    if run.trained:
+        facts = run.encoder["encoder"]
         side = facts.get("image_size")
         values = {
             "Dimensions": str(facts.get("dim") or ""),

@@ -19,8 +19,9 @@ from urllib.parse import unquote, urlsplit
 
 from probmetric.io import FileError, read_json, read_text, write_text
 from probmetric.io.folders import check_replaceable, new_folder
-from probmetric.reporting.experiment import PAGE, REPORT, signed_record
+from probmetric.reporting.experiment import PAGE, signed_record
 from probmetric.reporting.page import environment
+from probmetric.reporting.results import REPORT
 
 GENERATOR = "probmetric publish"
 SITE = "site of reports"

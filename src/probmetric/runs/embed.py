@@ -129,7 +129,8 @@ class Embedder:
         if not self.processes.first:
             return seconds, 0
         if not parts:
-            parts = [self._nothing()]
+            none = torch.empty(0, dtype=torch.int64)
+            parts = [{"mean": torch.empty(0, self.dim), "uncertainty": torch.empty(0), "label": none, "index": none}]
         tensors = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
         self.dim = tensors["mean"].shape[1]
         if not classified:
@@ -183,7 +184,3 @@ class Embedder:
         columns = load_columns(self.settings.data_folder, ["label", "split"])
         learnt = np.isin(columns["split"], trained_on(self.trained.training.selection))
         return np.unique(columns["label"][learnt]).tolist()
-
-    def _nothing(self) -> dict[str, torch.Tensor]:
-        none = torch.empty(0, dtype=torch.int64)
-        return {"mean": torch.empty(0, self.dim), "uncertainty": torch.empty(0), "label": none, "index": none}

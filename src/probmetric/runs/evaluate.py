@@ -74,7 +74,6 @@ from probmetric.trust.truth import Truth, truth_metrics
 Metrics = dict[str, float | None]
 Curves = dict[str, dict[str, list[float]]]
 PerQuery = dict[str, Doubles]
-PosteriorOf = Callable[[Ints], tuple[Doubles, Ints]]
 Distortions = Mapping[str, Doubles]
 Unit = Literal["class", "image", "walk"]
 
@@ -101,7 +100,7 @@ class ImageFacts:
     distortions: Distortions = field(default_factory=dict)
     pairs: Pairs | None = None
     places: Places | None = None
-    posterior: PosteriorOf | None = None
+    posterior: Callable[[Ints], tuple[Doubles, Ints]] | None = None
     roles: Roles | None = None
     unit: Unit = "class"
 
@@ -171,10 +170,6 @@ class Results:
         self.curves |= other.curves
         self.by_unit.merge(other.by_unit)
 
-    def all_curves(self) -> Curves:
-        """Return the curves, those of the units included."""
-        return self.curves | self.by_unit.curves()
-
 
 def evaluate_run(
     folder: Path | str,
@@ -220,7 +215,8 @@ def evaluate_run(
     results.metrics |= own_metrics(test.tensors)
     for name in results.metrics:
         find(name)
-    return {name: _json_number(value) for name, value in results.metrics.items()}, results.all_curves()
+    metrics = {name: value if math.isfinite(value) else None for name, value in results.metrics.items()}
+    return metrics, results.curves | results.by_unit.curves()
 
 
 def _subtasks(results: Results, test: Embeddings, places: Places, settings: Evaluation) -> None:
@@ -298,10 +294,6 @@ def _other_splits(
             results.add(f"{split}/retrieval", summarize(queries))
         if answered is not None and answered.asked.any():
             results.add("val/sparsification", selective(per_query(other, (1,), answered, sides), answered)[0])
-
-
-def _json_number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def run_answers(run: RunFolder, ks: Sequence[int] = (), facts: ImageFacts | None = None) -> dict[str, Answers]:

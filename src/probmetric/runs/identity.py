@@ -13,7 +13,7 @@ Raise a version in `VERSIONS` when defaults of settings change, which no digest 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ class Ingredients:
         step: the step.
         version: version of the step; raised when what it does changes in a way no component's code shows.
         settings: dotted settings that differ from their defaults.
-        data: prepared dataset -> digest.
+        data: prepared dataset -> digest; those that are not prepared are left out.
         code: module -> digest of its syntax tree.
         upstream: what a step before wrote, by a name for it -> digest of its content.
     """
@@ -88,16 +88,7 @@ class Ingredients:
     def identity(self) -> str:
         """Digest that two runs of the step share only if they compute the same."""
         # Code counts by content: a module that was moved or renamed does what it did.
-        return digest_of(
-            {
-                "step": self.step,
-                "version": self.version,
-                "settings": dict(self.settings),
-                "data": dict(sorted(self.data.items())),
-                "code": sorted(set(self.code.values())),
-                "upstream": dict(self.upstream),
-            }
-        )
+        return digest_of(vars(self) | {"code": sorted(set(self.code.values()))})
 
 
 def ingredients(run: Run, step: Step, upstream: Mapping[str, str] | None = None) -> Ingredients:
@@ -113,11 +104,12 @@ def ingredients(run: Run, step: Step, upstream: Mapping[str, str] | None = None)
     if step == "train" and isinstance(settings.pretrained, str) and Path(settings.pretrained).is_file():
         written[PRETRAINED] = content_digest(settings.pretrained)
     names = run.data if step in ("embed", "evaluate") else run.data[:1]
+    files = {name: Path(settings.prepared) / name / "digest" for name in names}
     return Ingredients(
         step=step,
         version=VERSIONS[step],
         settings=step_settings(settings, step),
-        data=data_digests(settings.prepared, names),
+        data={name: _file_digest(file, file.stat().st_mtime_ns) for name, file in files.items() if file.exists()},
         code=step_code(settings, step),
         upstream=written,
     )
@@ -151,15 +143,9 @@ def planned_steps(run: Run) -> dict[str, str]:
     }
 
 
-def data_digests(prepared: str | Path, names: Iterable[str]) -> dict[str, str]:
-    """Return prepared dataset -> first digits of its digest file's SHA-256, leaving out those that are not prepared."""
-    paths = {name: Path(prepared) / name / "digest" for name in names}
-    return {name: _file_digest(path, path.stat().st_mtime_ns) for name, path in paths.items() if path.exists()}
-
-
 @functools.lru_cache(maxsize=4096)
 def _file_digest(path: Path, changed: int) -> str:
-    """Return the digest of a file last changed at time `changed`, read once however many runs use the dataset."""
+    """Return first digits of the SHA-256 of a file last changed at time `changed`, read once for all runs."""
     return sha256_file(path)[:16]
 
 

@@ -16,7 +16,7 @@ from probmetric.runs.identity import PRETRAINED, Ingredients, ingredients, steps
 from probmetric.runs.plan import Run
 from probmetric.runs.source import LINKS
 
-State = Literal["fresh", "stale", "missing"]
+State = Literal["finished", "stale", "missing"]
 _SHOWN = 3
 
 
@@ -35,11 +35,6 @@ class Made:
     release: str
     output: str
     files: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def identity(self) -> str:
-        """Identity of the files."""
-        return self.ingredients.identity
 
 
 def read_made(run: str, step: Step) -> Made | None:
@@ -67,7 +62,7 @@ def record(run: str, made_of: Ingredients, *, release: str) -> Made:
     output = digest_of({file.name: content_digest(file) for file in folder.step_results(step)})
     made = Made(made_of, release, output, {file.name: content_digest(file) for file in folder.step_files(step)})
     metrics = {"metrics": folder.read_metrics()} if step == "evaluate" else {}
-    write_json(folder.made_file(step), asdict(made) | {"identity": made.identity} | metrics)
+    write_json(folder.made_file(step), asdict(made) | {"identity": made_of.identity} | metrics)
     return made
 
 
@@ -84,7 +79,7 @@ def restore_metrics(run: str) -> bool:
 
 @dataclass(frozen=True)
 class Verdict:
-    """State of a step or of a run, and why where it is not fresh."""
+    """State of a step or of a run, and why where it is not finished as planned."""
 
     state: State
     why: str = ""
@@ -92,10 +87,10 @@ class Verdict:
     @property
     def usable(self) -> bool:
         """Whether the files are those of the plan."""
-        return self.state == "fresh"
+        return self.state == "finished"
 
 
-FRESH, MISSING = Verdict("fresh"), Verdict("missing")
+FRESH, MISSING = Verdict("finished"), Verdict("missing")
 
 
 class Judge:
@@ -122,7 +117,7 @@ class Judge:
         return self._verdicts[key]
 
     def run_verdict(self, run: str) -> Verdict:
-        """Return the state of a whole run: of its first step, or of a step before, that is not fresh."""
+        """Return the state of a whole run: of its first step, or of a step before, that is not usable."""
         planned = self.runs[run]
         borrowed = [self.verdict(name, "train") for name in planned.encoders if name != run and name in self.runs]
         stale = [verdict for verdict in borrowed if verdict.state == "stale"]
@@ -160,7 +155,8 @@ def _compared(had: Ingredients, wanted: Ingredients, ignored: Set[str]) -> Verdi
         *(f"{name} was made anew" for name in anew),
         *(f"{name} changed" for name in _changed_modules(had, wanted)),
     ]
-    return Verdict("stale", _shortened(reasons)) if reasons else FRESH
+    more = f" and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
+    return Verdict("stale", ", ".join(reasons[:_SHOWN]) + more) if reasons else FRESH
 
 
 def _differing(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
@@ -181,8 +177,3 @@ def _changed_modules(had: Ingredients, wanted: Ingredients) -> list[str]:
     changed = [name for name, digest in wanted.code.items() if digest not in digests]
     changed = changed or _differing(had.code, wanted.code)
     return [name for name in changed if name != LINKS] or changed  # which follow from the modules' contents
-
-
-def _shortened(reasons: list[str]) -> str:
-    more = f" and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
-    return ", ".join(reasons[:_SHOWN]) + more

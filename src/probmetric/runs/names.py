@@ -51,14 +51,12 @@ def noise_text(name: str) -> str:
     return split_data_name(name)[1].removeprefix("noise") or "0"
 
 
-def with_split(dataset: str, split: int) -> str:
-    """Return the name of a dataset with its `split`-th split of the classes: `glyphs+split1`; 0 is its own."""
-    return f"{dataset}+split{split}" if split else dataset
+def with_part(dataset: str, kind: Literal["split", "fold"], number: int) -> str:
+    """Return the name of a dataset with another split of its classes, or choice of validation classes; 0 is its own.
 
-
-def with_fold(dataset: str, fold: int) -> str:
-    """Return the name of a dataset with its `fold`-th choice of validation classes: `glyphs+fold1`; 0 is its own."""
-    return f"{dataset}+fold{fold}" if fold else dataset
+    `glyphs+split1`, `glyphs+fold1`.
+    """
+    return f"{dataset}+{kind}{number}" if number else dataset
 
 
 def class_split(name: str) -> int:

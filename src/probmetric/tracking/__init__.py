@@ -31,7 +31,6 @@ from probmetric.tracking.entries import report_source, run_source
 
 __all__ = ["live_curves", "track", "ui_addresses", "ui_command"]
 
-OnEpoch = Callable[[Mapping[str, Any]], None]
 _SECONDS_TO_FINISH, _MOST_ROWS_WAITING = 3.0, 1000
 _log = logging.getLogger(__name__)
 
@@ -104,7 +103,7 @@ def ui_addresses(store_uri: str, port: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def live_curves(store_uri: str, run: str) -> Iterator[OnEpoch | None]:
+def live_curves(store_uri: str, run: str) -> Iterator[Callable[[Mapping[str, Any]], None] | None]:
     """Show the curves of a run on a tracking server while it trains.
 
         with live_curves(uri, run) as on_epoch:

@@ -29,7 +29,6 @@ RUN_TAG, PARENT_TAG, KIND_TAG = "probmetric.run", "probmetric.parent", "probmetr
 DIGEST_TAG, MEMBER_TAG = "probmetric.digest", "probmetric.experiment."
 REPORTS = "reports"
 _REPORT_SUFFIXES = {".csv", ".html", ".json", ".md", ".pdf", ".png", ".tex"}
-_ENVIRONMENT = ("versions", "hardware")
 _LONGEST_TEXT = 5000
 _CURVES = ("train_loss", "val_metric")
 _VIEW = 6  # raised when other things are written of the same files
@@ -123,9 +122,7 @@ def _run_entry(run: RunFolder) -> Entry:
     """Read the run's settings, curves, headline metrics, tags and small files; weights by their digest only."""
     key, end = run.key, int(run.metrics_file.stat().st_mtime * 1000)
     start = end - int(1000 * run.times.get("training/seconds", 0.0))
-    settings = run.record.get("settings", run.record)
-    chosen = {name: value for name, value in settings.items() if name not in (*_ENVIRONMENT, "data_digest")}
-    environment = flatten({name: run.record.get(name) or {} for name in _ENVIRONMENT})
+    environment = flatten({name: run.record.get(name) or {} for name in ("versions", "hardware")})
     encoder, weights = run.find("encoder", default=""), run.weights_file()
     data_digest = str(run.find("data_digest", default=""))
     tags = {
@@ -145,7 +142,7 @@ def _run_entry(run: RunFolder) -> Entry:
         name=" ".join([key.variant, f"seed{key.seed}", *key.data.split("+")[1:]]),
         start=start,
         end=end,
-        params=_texts(_changed(chosen) | {"noise": noise_text(key.data), "overrides": key.overrides}),
+        params=_texts(_changed(run.record["settings"]) | {"noise": noise_text(key.data), "overrides": key.overrides}),
         tags=_texts(tags | {f"environment.{name}": value for name, value in environment.items()}),
         metrics=[*_curves(run, start), *_headlines(run, end)],
         artifacts=run.text_files,
@@ -171,7 +168,7 @@ def _curves(run: RunFolder, start: int) -> Iterable[Point]:
 
 
 def _headlines(run: RunFolder, end: int) -> Iterable[Point]:
-    training = run.find("training", default={}) if "settings" in run.record else {}
+    training = run.find("training", default={})
     numbers = {f"training/{name}": value for name, value in training.items() if isinstance(value, int | float)}
     for name, value in (numbers | run.metrics).items():
         if value is not None and math.isfinite(value) and is_headline(name):

@@ -29,5 +29,4 @@ def load_tuning(name: str, folder: Path = SEARCHES) -> Tuning:
     names = tuning_names(folder)
     if name not in names:
         raise ConfigError(f"unknown search {name!r}: {nearest(name, names)}")
-    tuning: Tuning = load(Tuning, folder / f"{name}.yaml")
-    return tuning
+    return load(Tuning, folder / f"{name}.yaml")

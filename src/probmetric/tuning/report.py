@@ -66,11 +66,12 @@ def studies(search: Search, name: str) -> dict[str, dict[str, Any]]:
 
 def tuned_methods(search: Search, name: str) -> dict[str, Any]:
     """Return the definitions with the chosen settings by name, as they stand in a methods file."""
-    methods = {}
-    for method in search.spec.methods:
-        best = search.best(method)
-        if best is not None:
-            methods[_name(search, method, name)] = _tuned(search, method, best)
+    return _defined(search, name, {method: best for method in search.spec.methods if (best := search.best(method))})
+
+
+def _defined(search: Search, name: str, chosen: Mapping[str, Trial]) -> dict[str, Any]:
+    """Return the definitions by name of the methods with the `chosen` trials, and of posteriors on them."""
+    methods = {_name(search, method, name): _tuned(search, method, trial) for method, trial in chosen.items()}
     for method in search.spec.posteriors:
         base = _name(search, str(search.methods[method].base), name)
         if base in methods:
@@ -101,12 +102,7 @@ def check_studies(search: Search, name: str) -> None:
     Raises:
         ConfigError: what is wrong, as of an experiment.
     """
-    untried = Trial("", 0, {}, (), None)
-    made = {_name(search, method, name): _tuned(search, method, untried) for method in search.spec.methods}
-    for method in search.spec.posteriors:
-        made[_name(search, method, name)] = _posterior(
-            search, method, _name(search, str(search.methods[method].base), name)
-        )
+    made = _defined(search, name, dict.fromkeys(search.spec.methods, Trial("", 0, {}, (), None)))
     methods = {**search.methods, **{each: parse(Method, content, each) for each, content in made.items()}}
     for study, content in studies(search, name).items():
         with naming(f"studies.{study}"):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -26,7 +26,7 @@ from probmetric.process import call
 from probmetric.runs.folder import RunFolder, validations
 from probmetric.runs.identity import REGISTRIES
 from probmetric.runs.made import Judge
-from probmetric.runs.names import RESULTS, log_file, with_fold
+from probmetric.runs.names import RESULTS, log_file, with_part
 from probmetric.runs.plan import Run
 
 if TYPE_CHECKING:
@@ -91,14 +91,16 @@ class Search:
             drawn = [(name, self._studies[name].ask()) for name in self.spec.methods for _ in range(size)]
             planned = [(name, trial, suggest(trial, self.ranges[name])) for name, trial in drawn]
             runs = {(name, trial.number): self._runs(name, values) for name, trial, values in planned}
-            trained = train(_distinct(runs.values()))
+            trained = train(list({run.name: run for of_trial in runs.values() for run in of_trial}.values()))
             for name, trial, values in planned:
                 of_trial = runs[name, trial.number]
                 failed = any(run.name not in trained for run in of_trial)  # what earlier trainings left says nothing
                 objective, seconds = (None, 0.0) if failed else self._reached(of_trial)
                 done = Trial(name, trial.number, dict(values), tuple(run.name for run in of_trial), objective, seconds)
                 self._tell(trial, done)
-            self._require_some_success(start + size)
+            if all(trial.objective is None for trials in self.trials.values() for trial in trials):
+                run = next(iter(self.trials.values()))[0].runs[0]
+                raise TuningError(f"none of the first {start + size} trial(s) could be trained; see {log_file(run)}.")
             if on_batch:
                 on_batch(self)
 
@@ -144,7 +146,7 @@ class Search:
 
     def _resolve(self, name: str, values: Mapping[str, Any], seed: int, fold: int = 0) -> Run:
         point = Point(
-            dataset=with_fold(self.spec.dataset, fold),
+            dataset=with_part(self.spec.dataset, "fold", fold),
             noise=self.spec.noise,
             method=name,
             seed=seed,
@@ -181,16 +183,6 @@ class Search:
         values = [value for folder in folders if (value := validation_metric(folder)) is not None]
         objective = fmean(values) if len(values) == len(runs) else None
         return objective, sum(folder.times.get("training/seconds", 0.0) for folder in folders)
-
-    def _require_some_success(self, count: int) -> None:
-        if all(trial.objective is None for trials in self.trials.values() for trial in trials):
-            run = next(iter(self.trials.values()))[0].runs[0]
-            raise TuningError(f"none of the first {count} trial(s) could be trained; see {log_file(run)}.")
-
-
-def _distinct(lists: Iterable[Sequence[Run]]) -> list[Run]:
-    """Return the runs of several lists, each once."""
-    return list({run.name: run for runs in lists for run in runs}.values())
 
 
 def validation_metric(run: RunFolder) -> float | None:

@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor, nn
 
+from probmetric.errors import ProbMetricError
 from probmetric.losses import Loss
 from probmetric.losses._base import WrappingLoss
+from probmetric.metrics.arrays import UNIT_TOLERANCE
 from probmetric.registry import Flag
 
 if TYPE_CHECKING:
@@ -35,6 +37,10 @@ Posterior = dict[str, Tensor]
 _ROWS = 1024
 LEAST_SURE = 1 / torch.finfo(torch.float32).eps
 """The doubt about an embedding without a direction, a row of zeros: no other one is above it."""
+
+
+class UncertaintyError(ProbMetricError, ValueError):
+    """An uncertainty does not keep its contract; the message says how."""
 
 
 @dataclass
@@ -146,7 +152,7 @@ class Predictor:
             return DirectionalBatch.concatenate(records)
         rows = torch.cat([part for part in parts if isinstance(part, Tensor)])
         with evaluating(self.encoder, self.loss):
-            return self.uncertainty.describe(rows.to(device_of(self.encoder, rows)), self).settled().to("cpu")
+            return self._settled(self.uncertainty.describe(rows.to(device_of(self.encoder, rows)), self))
 
     def natural_parameters(self, embeddings: Tensor) -> Tensor:
         """Return kappa mu (N, M) of embeddings (N, M), at the scale that the loss reads them at."""
@@ -171,7 +177,32 @@ class Predictor:
         except RuntimeError as error:
             shape, name = tuple(images.shape), type(self.encoder).__name__
             raise ValueError(f"{name} cannot read images of shape {shape}: {error}") from error
-        return part.settled().to("cpu") if isinstance(part, DirectionalBatch) else part
+        return self._settled(part) if isinstance(part, DirectionalBatch) else part
+
+    def _settled(self, record: DirectionalBatch) -> DirectionalBatch:
+        """Return what the uncertainty made of N images, settled and on the CPU.
+
+        Raises:
+            UncertaintyError: a tensor has another shape, a number is not finite, or a mean is no unit row.
+        """
+        count, who = len(record), f"uncertainty {type(self.uncertainty).__name__!r}"
+        each, rows = (count,), (count, record.mean.shape[-1])
+        shapes = {"mean": rows, "uncertainty": each, "concentration": each, "variance": rows}
+        for part, values in record.tensors().items():
+            shape = shapes.get(part, (count, *values.shape[1:]))
+            if values.shape != shape:
+                raise UncertaintyError(f"{who} gave {part} of shape {tuple(values.shape)}; expected {shape}.")
+        record = record.settled().to("cpu")
+        for part, values in record.tensors().items():
+            if len(bad := (~values.isfinite()).nonzero()):
+                raise UncertaintyError(f"{who} gave NaN or infinity as {part} of image {int(bad[0, 0])}.")
+        length = record.mean.norm(dim=1)
+        if len(bad := length[(length > 0) & ((length - 1).abs() > UNIT_TOLERANCE)]):
+            raise UncertaintyError(
+                f"{who} gave a mean of length {bad[0]:.4g}; means are unit vectors: "
+                "torch.nn.functional.normalize(rows, dim=1)."
+            )
+        return record
 
 
 class Uncertainty:

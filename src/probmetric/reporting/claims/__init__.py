@@ -41,7 +41,6 @@ from probmetric.metrics import direction
 FOLDER = Path(__file__).parent
 OURS = "ours"
 Kind = Literal["better", "not_worse", "robust", "exceeds"]
-MarginIs = Literal["difference", "share"]
 Verdict = Literal["holds", "holds in part", "does not hold", "undecided", "not testable here", "not run"]
 Need = Literal[
     "clean_labels",
@@ -100,7 +99,7 @@ class Claim(Strict):
     as_printed: str = ""
     kind: Kind = "better"
     margin: float = 0.0
-    margin_is: MarginIs = "difference"
+    margin_is: Literal["difference", "share"] = "difference"
     threshold: float = 0.0
     better_is: Literal["higher", "lower"] = "higher"
     needs: tuple[Need, ...] = USUAL_NEEDS

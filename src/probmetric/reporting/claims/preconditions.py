@@ -19,6 +19,7 @@ few_samples         a loss draws at most five samples an image
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import fmean
 
 from probmetric.data.manifest import SUMMARY, read_summary
@@ -120,15 +121,9 @@ def _tuned_or_published(context: ReportContext, claim: Claim, data: str, variant
     return "" if min(budgets, default=0) else "settings neither tuned nor published"
 
 
-def _closed_set(context: ReportContext, claim: Claim, data: str, variants: Sequence[str]) -> str:
-    return _protocol(context, data, "closed_set", "test classes are no training classes")
-
-
-def _open_set(context: ReportContext, claim: Claim, data: str, variants: Sequence[str]) -> str:
-    return _protocol(context, data, "open_set", "test classes are training classes")
-
-
-def _protocol(context: ReportContext, data: str, needed: str, otherwise: str) -> str:
+def _protocol(
+    needed: str, otherwise: str, context: ReportContext, claim: Claim, data: str, variants: Sequence[str]
+) -> str:
     folder = context.prepared / data
     if not present(folder / SUMMARY):
         return "the prepared data are not here, so it is unknown whether test classes were trained on"
@@ -173,8 +168,8 @@ _CHECKS: dict[str, Callable[[ReportContext, Claim, str, Sequence[str]], str]] = 
     "converged": _converged,
     "tuned_or_published": _tuned_or_published,
     "noise_as_published": _noise_as_published,
-    "closed_set": _closed_set,
-    "open_set": _open_set,
+    "closed_set": partial(_protocol, "closed_set", "test classes are no training classes"),
+    "open_set": partial(_protocol, "open_set", "test classes are training classes"),
     "resnet50": _resnet50,
     "same_hardware": _same_hardware,
     "few_samples": _few_samples,

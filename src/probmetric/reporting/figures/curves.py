@@ -257,16 +257,14 @@ _Band = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 def learning_curves(context: ReportContext) -> _style.Drawing:
     """One row per dataset: change of the training loss since the first epoch, and the validation metric."""
     bands = {column: _data.collect(context, lambda runs, column=column: _band(runs, column)) for column in COLUMNS}  # type: ignore[misc]
-    drawn = {title for methods in bands.values() for title in methods}
-    titles = [title for title in map(group_title, context.data) if title in drawn]
-    if not titles:
-        return _WORDS.nothing()
     panels = {
         f"{title}: {name}": bands[column][title]
-        for title in titles
+        for title in map(group_title, context.data)
         for column, name in COLUMNS.items()
         if title in bands[column]
     }
+    if not panels:
+        return _WORDS.nothing()
     figure = _lines.line_panels(context, panels, _epochs, columns=2, panel_height=1.95)
     return _WORDS.drawing(figure, _alt(context, bands["val_metric"]))
 

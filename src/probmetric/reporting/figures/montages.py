@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.colors import to_rgb
@@ -317,13 +316,9 @@ def _bands(context: ReportContext, bands: Bands, *, frames: Mapping[str, str] | 
             axis.set_frame_on(False)
             if name:
                 axis.set_title(name, fontsize=7.5, fontweight="normal", pad=3)
-        _band_title(part, context, data, variant)
+        title = f"{group_title(data)}: {context.label(variant)}"
+        part.suptitle(title, x=0.01, ha="left", fontsize=9, fontweight="bold")
     if frames:
         patches = [Patch(facecolor="white", edgecolor=colour, linewidth=2) for colour in frames]
         _style.legend(figure, patches, list(frames.values()))
     return figure
-
-
-def _band_title(part: Any, context: ReportContext, data: str, variant: str) -> None:
-    title = f"{group_title(data)}: {context.label(variant)}"
-    part.suptitle(title, x=0.01, ha="left", fontsize=9, fontweight="bold")

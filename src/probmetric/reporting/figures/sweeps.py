@@ -23,6 +23,7 @@ from probmetric.reporting.figures import _lines, _style, register
 from probmetric.reporting.results import Series, mean_of
 from probmetric.reporting.words import group_title, noise_words, option_words
 from probmetric.runs.folder import RunFolder
+from probmetric.runs.identity import REGISTRIES
 from probmetric.runs.names import LabelNoise, RunKey, override_items, split_data_name
 
 _COLUMNS = 4
@@ -211,18 +212,10 @@ def default_text(run: RunFolder | None, option: str) -> str | None:
         return one if all(other == one for other in others) else None
     parent, _, leaf = option.rpartition(".")
     value = run.find(f"settings.{parent}.options.{leaf}", f"settings.{option}", default=None)
-    if value is None:
-        component = run.find(f"settings.{parent}.name", default=None)
-        value = _registered_default(parent, component, leaf) if component else None
+    if value is None and (component := run.find(f"settings.{parent}.name")):
+        declared = REGISTRIES[parent].options(component)
+        value = declared[leaf].default if leaf in declared else None
     return None if value is None else value if isinstance(value, str) else json.dumps(value)
-
-
-def _registered_default(parent: str, component: str, leaf: str) -> Any:
-    from probmetric import losses, models, uncertainty
-
-    homes = {"loss": losses, "backbone": models, "uncertainty": uncertainty, "objective": uncertainty}
-    options = homes[parent].REGISTRY.options(component) if parent in homes else {}
-    return options[leaf].default if leaf in options else None
 
 
 def _own_options(context: ReportContext, key: RunKey) -> dict[str, str]:
@@ -279,7 +272,8 @@ def rates_of(context: ReportContext, metric: str) -> Rates:
         if not label_noise:
             continue
         noise = LabelNoise.parse(label_noise)
-        panel = lines.setdefault(_panel_title(dataset, noise), {})
+        usual = noise.kind == "uniform" and not noise.seed
+        panel = lines.setdefault(dataset if usual else f"{dataset}, {noise_words(noise)}", {})
         for variant, series in methods.items():
             clean = measured.get(dataset, {}).get(variant)
             rates = panel.setdefault(variant, {0.0: summarise(clean)} if clean else {})
@@ -289,9 +283,3 @@ def rates_of(context: ReportContext, metric: str) -> Rates:
         for title, panel in lines.items()
     }
     return {title: panel for title, panel in drawn.items() if panel}
-
-
-def _panel_title(dataset: str, noise: LabelNoise) -> str:
-    """The dataset, and which labels are wrong unless they are any."""
-    usual = noise.kind == "uniform" and not noise.seed
-    return dataset if usual else f"{dataset}, {noise_words(noise)}"
