@@ -604,12 +604,17 @@ def test_the_page_compares_vectors_and_whitened_ones_by_the_same_questions(tmp_p
         (["certify", "v.npz", "narrow.npz", "--risk", "0.3", "--trained-on", "v.npz"], "narrow.npz has vectors of 16"),
         (["certify", "v.npz", "--risk", "0.3", "--trained-on", "narrow.npz"], "narrow.npz has vectors of 16"),
         (["search", "v.gallery", "v.npz", "--label", "kind"], "--label says nothing of a gallery"),
+        (["certify", "shares.csv", "--risk", "0.3"], "shares.csv is no file of vectors; expected .parquet, .npz"),
+        (["search", "shares.csv", "v.npz"], "shares.csv is no file of vectors; expected .parquet, .npz"),
+        (["report", "shares.csv"], "shares.csv is no file of vectors; expected .parquet, .npz"),
+        (["search", "v.npz", "embeddings.npz"], "embeddings.npz holds no rows"),
     ],
 )
 def test_what_cannot_be_asked_is_said_in_a_sentence(tmp_path, capsys, monkeypatch, command, said):
     monkeypatch.chdir(tmp_path)
     as_npz(tmp_path / "v.npz", *blobs(30))
     np.savez("empty.npz", vector=np.empty((0, 24)), label=[])
+    np.savez("embeddings.npz", embeddings=np.empty((0, 24)), label=[])
     np.savez("number.npz", vector=np.float32(3), label=["a"])
     np.savez("narrow.npz", vector=np.eye(16), label=["a"] * 16)
     Path("shares.csv").write_text("class,share\nx,1\n")

@@ -148,6 +148,8 @@ def test_a_log_says_whether_its_certificate_has_expired(tmp_path):
     assert "the doubts rose: alarm at query" in changed.text
     with pytest.raises(FileError, match="has no column 'p_right'; it has image, gap, rank"):
         logged_doubts(blurred, "p_right")
+    (tmp_path / "sheet.csv").write_text("\ufeffp_right;rank\n0,25;1\n0,5;2\n0,75;1\n", encoding="utf-8")  # Excel's
+    assert logged_doubts(tmp_path / "sheet.csv", "p_right").tolist() == [0.75, 0.25]
     (tmp_path / "log.csv").write_text("p_right\n0.5\n\nmany\n")
     with pytest.raises(FileError, match="query 2 has 'many' in column 'p_right'; expected numbers from 0 to 1"):
         logged_doubts(tmp_path / "log.csv", "p_right")

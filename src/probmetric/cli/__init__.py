@@ -54,7 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("probmetric").setLevel(logging.INFO)
     try:
         with interruptible():
-            _check_given(arguments)
+            if any(not argument.strip() for argument in arguments):  # as a path it would be the current folder
+                raise ArgumentError(
+                    "an argument is empty; is a variable of the shell not set? Name a file, a folder or a run."
+                )
             module, _, function = options.run_command.partition(":")
             getattr(importlib.import_module(f"probmetric.cli.{module}"), function)(options)
     except KeyboardInterrupt as error:
@@ -85,13 +88,3 @@ def _said(error: Exception) -> str:
         name = error.object.encode(errors="backslashreplace").decode()
         return f"{name} is not UTF-8 and cannot be stored; rename it."
     return ""
-
-
-def _check_given(arguments: Sequence[str]) -> None:
-    """Refuse empty arguments: as a path each would be the current folder, as a name all there are.
-
-    Raises:
-        ArgumentError: one is empty.
-    """
-    if any(not argument.strip() for argument in arguments):
-        raise ArgumentError("an argument is empty; is a variable of the shell not set? Name a file, a folder or a run.")

@@ -9,6 +9,7 @@ from typing import Any
 
 from probmetric.runs.folder import STEPS
 
+SPLITS = ("train", "val", "test")
 # Declares a command: its name, the module of this folder and the function that run it, one line of help.
 Add = Callable[[str, str, str], argparse.ArgumentParser]
 MODEL = "a model folder, a finished run, or models:/<name>/<version>"
@@ -162,7 +163,7 @@ def declare_making(add: Add) -> None:
         "images", nargs="*", type=Path, help="folders with images, files, or a prepared dataset's name"
     )
     command.add_argument(
-        "--splits", type=_listed, default=(), help="of a prepared dataset, e.g. train,val (default: all)"
+        "--splits", type=_splits, default=(), help="of a prepared dataset, e.g. train,val (default: all)"
     )
     add_on_error(command)
     command.add_argument("--remove", nargs="+", default=[], metavar="PATH", help="remove these images from the gallery")
@@ -170,7 +171,7 @@ def declare_making(add: Add) -> None:
     _add_model(command)
     command.add_argument("images", type=Path, help="a folder with images, or a prepared dataset's name")
     command.add_argument("output", type=Path, help="file to write: path, label, split, vector, uncertainty, ...")
-    command.add_argument("--splits", type=_listed, default=(), help="of a prepared dataset (default: all)")
+    command.add_argument("--splits", type=_splits, default=(), help="of a prepared dataset (default: all)")
     add_on_error(command)
     command = add("register", "models:register", "register a model in MLflow, as models:/<name>/<version>")
     _add_model(command, "a finished run, or a model folder")
@@ -190,7 +191,7 @@ def declare_asking(add: Add) -> None:
         help="a gallery folder (without one: the run's own images), then image files or folders with images",
     )
     command.add_argument("-k", type=int, default=5, help="matches per image (default: 5)")
-    command.add_argument("--splits", type=_listed, default=("test",), help="of the run's images (default: test)")
+    command.add_argument("--splits", type=_splits, default=("test",), help="of the run's images (default: test)")
     command.add_argument(
         "--withhold", type=float, default=1.0, help="no answer for images less sure than this share, e.g. 0.95"
     )
@@ -329,8 +330,12 @@ def _add_plugin(command: argparse.ArgumentParser) -> None:
     command.add_argument("--plugin", action="append", default=[], help="module whose components the model needs")
 
 
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(filter(None, text.split(",")))
+def _splits(text: str) -> tuple[str, ...]:
+    splits = tuple(filter(None, text.split(",")))
+    wrong = [split for split in splits if split not in SPLITS]
+    if wrong:
+        raise argparse.ArgumentTypeError(f"unknown split {wrong[0]!r}; allowed: {', '.join(SPLITS)}, joined by commas")
+    return splits
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:

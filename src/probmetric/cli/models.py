@@ -18,12 +18,11 @@ from probmetric.registry import load_plugins
 from probmetric.runs.names import RESULTS
 from probmetric.serving.gallery import Gallery
 from probmetric.serving.gallery_files import GALLERY, INDEX
-from probmetric.serving.vectors import is_vectors
+from probmetric.serving.vectors import is_vectors, meant_as_vectors
 from probmetric.trust.certificates import CertificateError
 
 log = logging.getLogger(__name__)
 FOLDER = "folder"  # images of one folder come together
-SPLITS = ("train", "val", "test")
 LEARNT = 20_000  # images of a gallery that are each asked among the others without being told to
 
 
@@ -54,7 +53,6 @@ def export(options: argparse.Namespace) -> None:
 
 def index(options: argparse.Namespace) -> None:
     """Run `probmetric index`."""
-    _check_splits(options.splits)
     check_claimable(options.gallery, GALLERY, [place for place in options.images if place.is_dir()])
     if not present(options.gallery / INDEX) and not options.images:
         raise ServingError(f"{options.gallery} is no gallery yet; name images to make it of.")
@@ -79,7 +77,6 @@ def index(options: argparse.Namespace) -> None:
 
 def vectors(options: argparse.Namespace) -> None:
     """Run `probmetric vectors`."""
-    _check_splits(options.splits)
     serving.check_vectors_file(options.output)
     model, items = _load(options, options.model), _items(options.images, options)
     count, problems = serving.write_vectors(model, items, options.output, on_error=options.on_error)
@@ -97,9 +94,8 @@ def register(options: argparse.Namespace) -> None:
 
 def search(options: argparse.Namespace) -> None:
     """Run `probmetric search`."""
-    _check_splits(options.splits)
     places = options.images
-    if all(map(is_vectors, places)):
+    if meant_as_vectors(options.model) or all(map(is_vectors, places)):
         vectors_command.search(options)
         return
     vectors_command.check_unused(options, vectors_command.OF_VECTORS, "images")
@@ -127,7 +123,7 @@ def search(options: argparse.Namespace) -> None:
 
 def certify(options: argparse.Namespace) -> None:
     """Run `probmetric certify`."""
-    if is_vectors(options.model):
+    if meant_as_vectors(options.model):
         vectors_command.certify(options)
         return
     vectors_command.check_unused(options, vectors_command.OF_VECTORS, "images")
@@ -156,12 +152,6 @@ def _items(place: Path, options: argparse.Namespace) -> LooseImages:
             return prepared_images(folder, options.splits)
     vectors_command.check_unused(options, {"splits": ()}, "a folder of images")
     return in_folders([place], follow_links=options.follow_links)
-
-
-def _check_splits(splits: Sequence[str]) -> None:
-    wrong = [split for split in splits if split not in SPLITS]
-    if wrong:
-        raise ServingError(f"unknown split {wrong[0]!r}; allowed: {', '.join(SPLITS)}, joined by commas.")
 
 
 def _tell(problems: Sequence[tuple[str, str]]) -> None:

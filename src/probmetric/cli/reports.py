@@ -17,12 +17,12 @@ from probmetric.registry import write_catalogue
 from probmetric.reporting.experiment import REPORTS, ReportContext, sign, stale_runs
 from probmetric.reporting.figures import draw
 from probmetric.reporting.recommended import recommendation
-from probmetric.serving.vectors import is_vectors
+from probmetric.serving.vectors import meant_as_vectors
 
 
 def report(options: argparse.Namespace) -> None:
     """Run `probmetric report`."""
-    if is_vectors(options.experiment):
+    if meant_as_vectors(options.experiment):
         vectors.report(options)
         return
     vectors.check_unused(options, {**vectors.OF_VECTORS, "group": "", "output": None}, "an experiment")

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from probmetric.data.manifest import load_columns
@@ -93,15 +94,13 @@ def shifted(ink: Bools, down: int, right: int) -> Bools:
 
 def log_likelihoods(sigma: float) -> Doubles:
     """Return log P(v | t, sigma) (2, 256) of the pixel values v on paper and on ink."""
-    from scipy.special import log_ndtr
-
     edges = np.append(np.append(-np.inf, np.arange(255) + 0.5), np.inf)
     table = []
     for mean in (PAPER, PAPER + INK):
         z = (edges - mean) / (INK * sigma)
         upper = z[:-1] > 0  # the smaller tail keeps its digits
         high, low = np.where(upper, -z[:-1], z[1:]), np.where(upper, -z[1:], z[:-1])
-        a, b = log_ndtr(high), log_ndtr(low)
+        a, b = scipy.special.log_ndtr(high), scipy.special.log_ndtr(low)
         table.append(a + np.log1p(-np.exp(b - a)))
     return np.stack(table)
 

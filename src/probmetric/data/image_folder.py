@@ -227,13 +227,11 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
     """
     try:
         with os.scandir(folder) as entries:
-            yield from (entry for entry in entries if not _left_out(entry.name))
+            for entry in entries:
+                if not entry.name.startswith(".") and entry.name.lower() not in LEFT_BEHIND:
+                    yield entry
     except OSError as error:
         raise DataError(f"{folder} cannot be read ({error.strerror}); make it readable, or move it away.") from error
-
-
-def _left_out(name: str) -> bool:
-    return name.startswith(".") or name.lower() in LEFT_BEHIND
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -9,6 +9,7 @@ many images share (empty margins) lead nowhere; the other pieces do.
 from __future__ import annotations
 
 import numpy as np
+import scipy
 
 from probmetric.metrics.arrays import products
 
@@ -36,9 +37,6 @@ def alike(marks: np.ndarray, keys: np.ndarray) -> np.ndarray:
         marks: of the images (N, 32) uint8; zeros where there is none.
         keys: what equal images share (N,).
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     order = np.argsort(keys, kind="stable")
     equal = keys[order[1:]] == keys[order[:-1]]
     pairs = [np.stack([order[:-1][equal], order[1:][equal]], axis=1)]
@@ -54,8 +52,8 @@ def alike(marks: np.ndarray, keys: np.ndarray) -> np.ndarray:
             if 2 <= len(members) <= CROWD:
                 pairs.append(_near(members, marks))
     first, second = np.concatenate(pairs).T
-    graph = coo_array((np.ones(len(first), dtype=bool), (first, second)), shape=(len(keys), len(keys)))
-    return np.asarray(connected_components(graph, directed=False)[1])
+    graph = scipy.sparse.coo_array((np.ones(len(first), dtype=bool), (first, second)), shape=(len(keys), len(keys)))
+    return np.asarray(scipy.sparse.csgraph.connected_components(graph, directed=False)[1])
 
 
 def _near(members: np.ndarray, marks: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+import scipy
 
 Subtask = Literal["all", "day_to_night", "night_to_day"]
 COLUMNS = ("city", "easting", "northing", "role", "night")
@@ -33,11 +34,9 @@ def located(columns: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], floa
 
 def matched(queries: np.ndarray, database: np.ndarray, radius: float) -> np.ndarray:
     """Tell whether each query (Q, 2) has a database image (D, 2) within `radius` metres; (Q,) bool."""
-    from scipy.spatial import cKDTree
-
     if not len(queries) or not len(database):
         return np.zeros(len(queries), dtype=bool)
-    distance, _ = cKDTree(database).query(queries, distance_upper_bound=np.nextafter(radius, np.inf))
+    distance, _ = scipy.spatial.cKDTree(database).query(queries, distance_upper_bound=np.nextafter(radius, np.inf))
     return np.isfinite(distance)
 
 
@@ -54,8 +53,6 @@ def positives(
         (query rows (Q,), database rows (D,), for each query the matching positions in the database rows): places of
         different cities never match.
     """
-    from scipy.spatial import cKDTree
-
     role, city = columns["role"], columns["city"]
     position = np.stack([columns["easting"], columns["northing"]], axis=1)
     queries, database = np.flatnonzero(role == "query"), np.flatnonzero(role == "database")
@@ -64,7 +61,7 @@ def positives(
         there = np.flatnonzero(city[database] == name)
         here = np.flatnonzero(city[queries] == name)
         if len(there):
-            near = cKDTree(position[database[there]]).query_ball_point(position[queries[here]], radius)
+            near = scipy.spatial.cKDTree(position[database[there]]).query_ball_point(position[queries[here]], radius)
             for i, hits in zip(here, near, strict=True):
                 near_by[i] = np.sort(there[np.array(hits, dtype=np.int64)])
     return queries, database, near_by

@@ -28,7 +28,7 @@ _HEADER, _CHECKSUM, _LOCK = "probmetric", "sha256", ".lock"
 REPEATED = "delete it and run again: only this step is repeated"
 
 _READ_ADVICE = {
-    errno.EISDIR: "a folder stands where a file belongs; move it away and run the same command again",
+    errno.EISDIR: "a folder stands where a file belongs; name a file in it, or move it away and run again",
     errno.EACCES: "make it readable (chmod u+r; for its folders chmod u+rx), or change its owner",
     errno.EPERM: "make it readable (chmod u+r; for its folders chmod u+rx), or change its owner",
     errno.ENXIO: "something else stands where a file belongs; move it away and run the same command again",
@@ -118,9 +118,11 @@ def cell_text(text: str) -> str:
 
 
 def read_csv(path: str | Path, fix: str = "delete it and run again") -> tuple[list[str], list[dict[str, str]]]:
-    """Read a table: the names in its first line, and the other lines as name -> text."""
+    """Read a table, also as spreadsheets save it: the names in its first line, and the other lines as name -> text."""
+    text = read_text(path, fix).removeprefix("\ufeff")
+    delimiter = max(",;\t", key=text.partition("\n")[0].count)
     try:
-        table = csv.DictReader(io.StringIO(read_text(path, fix), newline=""), strict=True)
+        table = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
         rows = list(table)
     except csv.Error as error:
         raise FileError(f"{path} is damaged ({error}); {fix}.") from error

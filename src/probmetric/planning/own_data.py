@@ -253,7 +253,7 @@ def source_of(place: Path) -> str:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        from probmetric.data.sources.embeddings import VECTORS as NAMES
+        from probmetric.data.sources.table import VECTORS as NAMES
 
         with refusing(f"{place} cannot be read", "write it again", OSError, pa.ArrowException):
             columns = pq.read_schema(place)

@@ -135,7 +135,10 @@ class Content:
         gone = {name if name in there else files.get(_digest(place_of(name)), name) for name in names}
         absent = sorted(gone - there)
         if absent:
-            raise ServingError(f"{len(absent)} image(s) are not in the gallery, e.g. {', '.join(absent[:3])}.")
+            raise ServingError(
+                f"{len(absent)} image(s) are not in the gallery, e.g. {', '.join(absent[:3])}; name each image as "
+                "answers do, no folder."
+            )
         return self.where(np.array([path not in gone for path in self.paths], dtype=bool)) if gone else self
 
 

@@ -117,7 +117,13 @@ def fit(
         run = parse(RunSettings, values | {"training": usual | training}, "fit")
     _check(run, validates=validation is not None)
     settings, chosen = run.encoder(), run.uncertainty
-    with _workplace(device, settings) as (place, scratch), _wishes_kept(network):
+    with (
+        claim_device(device) as place,
+        torch.random.fork_rng(devices=[place] if place.type == "cuda" else []),
+        backend(deterministic=settings.training.deterministic),
+        tempfile.TemporaryDirectory() as scratch,
+        _wishes_kept(network),
+    ):
         images = _images(dataset, validation, settings, by_name=network is None)
         settings = _in_batches(settings, len(images.sources["train"]))
         data = TrainingData(images, settings.training, seed=seed, device=place)
@@ -129,18 +135,6 @@ def fit(
         if settings.training.epochs:
             _train(made, data, chosen, Checkpoints(state or scratch), progress)
         return _model(made, data, chosen, wrapping)
-
-
-@contextlib.contextmanager
-def _workplace(device: str, settings: EncoderSettings) -> Iterator[tuple[torch.device, str]]:
-    """Yield device and temporary folder for a training whose random numbers are its own."""
-    with (
-        claim_device(device) as place,
-        torch.random.fork_rng(devices=[place] if place.type == "cuda" else []),
-        backend(deterministic=settings.training.deterministic),
-        tempfile.TemporaryDirectory() as scratch,
-    ):
-        yield place, scratch
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from probmetric.data.manifest import DataError
-from probmetric.data.sources.embeddings import VECTORS
+from probmetric.data.sources.table import VECTORS
 from probmetric.metrics.arrays import text_of
 
 log = logging.getLogger(__name__)

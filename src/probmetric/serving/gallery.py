@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -56,44 +56,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 OnError = Literal["raise", "skip"]
+Embedder: TypeAlias = Any  # a `Model`, whose module imports this one, and torch
 Classes: TypeAlias = "Sequence[Any] | np.ndarray | None"
 ELSEWHERE = "searched elsewhere, lists of "
 STRANGERS = "strangers"  # among `shares`: all classes that the gallery has not
 
 log = logging.getLogger(__name__)
-
-
-class Embedder(Protocol):
-    """What a gallery needs of a model."""
-
-    digest: str
-
-    @property
-    def name(self) -> str:
-        """Its name, for messages."""
-        ...
-
-    @property
-    def canary(self) -> np.ndarray | None:
-        """Embeddings of the images of `canary`, if they can be had."""
-        ...
-
-    @property
-    def checked_canary(self) -> np.ndarray | None:
-        """Embeddings of the first of them."""
-        ...
-
-    def embedded(self, images: Sequence[Any], *, on_error: OnError = "raise") -> Any:
-        """Return embeddings, as `Model.embedded` does."""
-        ...
-
-    def looks(self, images: Sequence[Any]) -> np.ndarray:
-        """Return pixel statistics, as from `Model.looks`."""
-        ...
-
-    def trained_on(self, looks: np.ndarray) -> np.ndarray:
-        """Say which images the model was trained on, as of `Model.trained_on`."""
-        ...
 
 
 class Labelled(NamedTuple):
@@ -304,8 +272,7 @@ class Gallery:
 
     def asked(self, model: Embedder | None, images: Any, class_names: Classes = None) -> Answers:
         """Return the answers to labelled images, or vectors, that are not in the gallery; arguments as of `certify`."""
-        queries = self._labelled(model, images, class_names)
-        return calibration_answers(self.record, self.labels, queries.record, queries.labels)
+        return self._calibration(self._labelled(model, images, class_names), None, fitted=False).answers
 
     def check_model(self, model: Embedder) -> None:
         """Raise `ServingError` unless `model` embedded this gallery."""
@@ -388,7 +355,6 @@ class Gallery:
         uncertainty: np.ndarray,
         paths: Sequence[str],
         class_names: Sequence[str],
-        looks: np.ndarray | None = None,
     ) -> None:
         """Add embeddings that the gallery's model made; those whose name is there already are replaced.
 
@@ -397,7 +363,6 @@ class Gallery:
             uncertainty: of each image (n,).
             paths: names (n).
             class_names: classes (n), "" where none is known.
-            looks: pixel statistics (n, L), see `looks`; None where nobody saw the pixels.
 
         Raises:
             ServingError: numbers of images or dimensions that differ, or a name twice.
@@ -405,7 +370,7 @@ class Gallery:
         counts = {"embeddings": len(mean), "paths": len(paths), "classes": len(class_names)}
         if len(set(counts.values())) > 1:
             raise ServingError(f"{counts}; give one of each for every image.")
-        seen = np.empty((len(mean), 0), dtype=np.float32) if looks is None else looks
+        seen = np.empty((len(mean), 0), dtype=np.float32)
         unknown = [""] * len(mean)
         new = Content(self.model, mean, uncertainty, seen, list(paths), list(class_names), unknown, unknown)
         self._set(self._content.joined(new))
@@ -777,21 +742,11 @@ class IndexedGallery(Gallery):
     elsewhere = True
 
     @property
-    def trust(self) -> Trust:
-        """Nothing: no image of the gallery can be asked among the others."""
-        return Trust(None, np.empty(0))
-
-    @property
     def left_out(self) -> Answers:
         """Refuse to ask the gallery's own images."""
         raise CertificateError(
             "this gallery has no vectors: certify it with what its index found for labelled queries."
         )
-
-    def asked(self, model: Embedder | None, images: Any, class_names: Classes = None) -> Answers:
-        """Return the answers to labelled queries; arguments as of `certify`."""
-        queries = self._labelled(model, images, class_names)
-        return lists.calibration(queries.rows, queries.labels, self.labels)[0]
 
     def match(self, queries: Mapping[str, np.ndarray], k: int) -> Match:
         """Return the match record of queries by what was found for them, `hits`."""

@@ -26,6 +26,7 @@ from probmetric.io import (
     FileError,
     atomic_path,
     check_readable,
+    open_tensors,
     present,
     read_json,
     read_tensors,
@@ -189,22 +190,16 @@ def _read_content(folder: Path, index: dict[str, Any]) -> Content:
 
 def _open_tensors(path: Path, rows: int, dim: int) -> dict[str, np.ndarray]:
     """Return the tensors of the file of vectors; `mean` is a map of the file."""
-    from safetensors import SafetensorError, safe_open
-
-    check_readable(path)
-    try:
-        with safe_open(path, framework="numpy") as file:
-            parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-            shapes = {name: (part.get_shape(), part.get_dtype()) for name, part in parts.items()}
-            looks = shapes.get("looks", ([0, 0], ""))[0][-1:]
-            expected = {"mean": ([rows, dim], "F32"), "uncertainty": ([rows], "F32"), "looks": ([rows, *looks], "F32")}
-            if shapes != expected:
-                raise FileError(
-                    f"{path} holds {shapes}; expected mean ({rows}, {dim}), uncertainty ({rows},), looks. {AGAIN}."
-                )
-            small = {name: file.get_tensor(name) for name in ("uncertainty", "looks")}
-    except (OSError, SafetensorError) as error:
-        raise FileError(f"{path} is damaged or missing ({error}); {AGAIN}.") from error
+    with open_tensors(path, fix=AGAIN) as file:
+        parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+        shapes = {name: (part.get_shape(), part.get_dtype()) for name, part in parts.items()}
+        looks = shapes.get("looks", ([0, 0], ""))[0][-1:]
+        expected = {"mean": ([rows, dim], "F32"), "uncertainty": ([rows], "F32"), "looks": ([rows, *looks], "F32")}
+        if shapes != expected:
+            raise FileError(
+                f"{path} holds {shapes}; expected mean ({rows}, {dim}), uncertainty ({rows},), looks. {AGAIN}."
+            )
+        small = {name: file.get_tensor(name) for name in ("uncertainty", "looks")}
     return {"mean": _mapped(path, rows, dim), **small}
 
 

@@ -135,7 +135,7 @@ def learn(left_out: Callable[[], Answers], mean: np.ndarray) -> Trust:
 
 def _distances_apart(mean: np.ndarray) -> np.ndarray:
     """Return 1 - cosine to the nearest other row, sorted, for a sample of the unit rows (N, M)."""
-    if len(mean) < 2:
+    if len(mean) < 2 or not mean.shape[1]:
         return np.empty(0)
     rows = np.sort(np.random.default_rng(0).permutation(len(mean))[:SAMPLE])
     return np.sort(1.0 - search(mean[rows], mean, self_index=rows).cosines[:, 0])

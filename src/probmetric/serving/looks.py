@@ -18,9 +18,10 @@ times as far as that of all but `OUTLIERS` of the gallery's images.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import scipy
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,7 +69,7 @@ def same(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
     others = others[np.isfinite(others).all(axis=1)]
     alike = np.zeros(len(rows), dtype=bool)
     if len(others) and finite.any() and 0 < rows.shape[1] == others.shape[1]:
-        distance = _tree(others).query(rows[finite], distance_upper_bound=SAME)[0]
+        distance = scipy.spatial.cKDTree(others).query(rows[finite], distance_upper_bound=SAME)[0]
         alike[finite] = np.isfinite(distance)
     return alike
 
@@ -104,21 +105,14 @@ class World:
         low, middle, high = np.quantile(rows.astype(np.float64), [0.25, 0.5, 0.75], axis=0)
         unit = np.maximum((high - low) / 1.349, 0.05)
         rows = np.clip((rows - middle) / unit, -_LIMIT, _LIMIT)
-        to_nearest = _tree(rows).query(rows, k=2)[0][:, 1]  # the first is the image itself
+        to_nearest = scipy.spatial.cKDTree(rows).query(rows, k=2)[0][:, 1]  # the first is the image itself
         usual = float(np.quantile(to_nearest, 1.0 - OUTLIERS))
         return cls(rows, middle, unit, FARTHEST * max(usual, 1.0))
 
     def unlike(self, rows: np.ndarray) -> list[str]:
         """Name for each of the looks (Q, L) what makes it unlike every image of the gallery, "" where nothing does."""
         rows = np.nan_to_num(np.clip((rows - self.middle) / self.unit, -_LIMIT, _LIMIT))
-        distance, nearest = _tree(self.rows).query(rows)
+        distance, nearest = scipy.spatial.cKDTree(self.rows).query(rows)
         far = distance > self.farthest
         most = np.abs(rows - self.rows[nearest]).argmax(axis=1)
         return [NAMES[name] if strange else "" for name, strange in zip(most, far, strict=True)]
-
-
-def _tree(rows: np.ndarray) -> Any:
-    """Return what finds the nearest of the rows (N, L); SciPy is imported where it is needed."""
-    from scipy.spatial import cKDTree
-
-    return cKDTree(rows)

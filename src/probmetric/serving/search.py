@@ -14,7 +14,7 @@ from probmetric.io import cell_text
 from probmetric.metrics import arrays
 from probmetric.reporting.words import chance_words
 from probmetric.retrieval.match import Match as MatchRecord
-from probmetric.trust.certificates import Certificate
+from probmetric.trust.certificates import Certificate, check_shares
 from probmetric.trust.copies import FEW, find_themselves
 
 UNSURE = "less sure than {:.4g} % of the validation images"
@@ -84,16 +84,11 @@ class Rules:
 
     def __post_init__(self) -> None:
         risk = 0.5 if self.risk is None or isinstance(self.risk, Certificate) else self.risk
-        for name in ("withhold", "strangers", "confidence"):
-            arrays.check_number(getattr(self, name), name)
-        arrays.check_number(risk, "risk")
         for name in ("withhold", "strangers"):
+            arrays.check_number(getattr(self, name), name)
             if not 0 <= getattr(self, name) <= 1:
                 raise ServingError(f"{name} is {getattr(self, name):g}; it is a share of images, 0 to 1.")
-        if not 0 < risk < 1:
-            raise ServingError(f"risk is {risk:g}; it is the share of wrong answers allowed, between 0 and 1.")
-        if not 0 < self.confidence < 1:
-            raise ServingError(f"confidence is {self.confidence:g}; it is a chance, between 0 and 1.")
+        check_shares(risk=risk, confidence=self.confidence)
 
 
 @dataclass(frozen=True)

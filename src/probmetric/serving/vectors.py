@@ -1,6 +1,6 @@
 """Vectors of any embedding model, in a file: galleries to certify and queries to ask. No model, no torch.
 
-    vector            (N, M) numbers of any type; also called vectors, mean or embedding
+    vector            (N, M) numbers of any type; also called vectors, mean, embedding or embeddings
     label             class of each row; "" or missing where none is known
     path              name of each row; by default its number
     split             gallery | calibration (or query); without it all rows are the gallery
@@ -157,6 +157,11 @@ def is_vectors(place: str | Path) -> bool:
     return Path(place).suffix.lower() in FILES
 
 
+def meant_as_vectors(place: str | Path) -> bool:
+    """Say whether a place is a file, of vectors or such as `read_vectors` refuses: no model or experiment is one."""
+    return is_vectors(place) or Path(place).is_file()
+
+
 def read_vectors(file: Path, *, label: str = "", group: str = "") -> Vectors:
     """Read a file of vectors.
 
@@ -171,7 +176,8 @@ def read_vectors(file: Path, *, label: str = "", group: str = "") -> Vectors:
     if not present(file):
         raise DataError(f"{file} is missing.")
     if not is_vectors(file):
-        raise DataError(f"{file} is no file of vectors; expected {', '.join(FILES)}.")
+        advice = "write a table as Parquet, with a column `vector` of lists"
+        raise DataError(f"{file} is no file of vectors; expected {', '.join(FILES)}: {advice}.")
     read = _of_faiss(file) if file.suffix.lower() in FAISS else arrays_of(file)
     columns = {name: values for name, values in read.items() if values.ndim}  # a single number says nothing of rows
     if {SIMILARITIES, SCORES} & {name for name, values in columns.items() if values.ndim > 1}:

@@ -10,7 +10,8 @@ AT_ONCE = "Label all of them before you certify again: of many looks, one passes
 def needed(certificate: Certificate) -> str:
     """Return how many calibration queries the risk would need of which nothing is certified, in words."""
     if not certificate.needed:
-        return f"More calibration queries may help. {AT_ONCE}"
+        of = "" if certificate.unit == "query" else ", of other groups (people, sessions; else classes),"
+        return f"More calibration queries{of} may help. {AT_ONCE}"
     return (
         f"About {certificate.needed} calibration queries that err as often as these {certificate.queries} would do. "
         f"{AT_ONCE}"

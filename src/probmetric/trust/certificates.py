@@ -231,7 +231,8 @@ def certify(
             queries are drawn independently from what is deployed.
         options: `tries`, how many certificates are tried on this calibration set, of which the best is kept: each
             must hold with confidence 1 - (1 - confidence) / tries; `importance` (Q,), how many queries of deployment
-            each query stands for, up to a factor; `seed` of the choice of the pilot; and fields of `Certificate` to be
+            each query stands for, up to a factor; `seed` of the choice of the pilot; `noun` for groups in messages;
+            and fields of `Certificate` to be
             recorded: score, gallery, weights, calibration, valid_for, ...
 
     Returns:
@@ -249,7 +250,7 @@ def certify(
         (True, True)
     """
     check_shares(risk=risk, confidence=confidence)
-    tries, importance, seed = (options.pop(name, default) for name, default in _OPTIONS.items())
+    tries, importance, seed, noun = (options.pop(name, default) for name, default in _OPTIONS.items())
     if not isinstance(tries, int | np.integer) or tries < 1:
         raise CertificateError(f"tries is {tries!r}; expected how many certificates are tried, at least 1.")
     scores = doubt if isinstance(doubt, Mapping) else {options.pop("score", ""): doubt}
@@ -266,7 +267,7 @@ def certify(
     generator = arrays.generator(seed)
     by_sums = groups is not None or weights is not None
     share = PILOT_OF_GROUPS if by_sums else PILOT if len(doubts) > 1 else 0
-    _check_size(count, risk, 1 - delta, "groups" if groups is not None else "labelled queries", share)
+    _check_size(count, risk, 1 - delta, "labelled queries" if groups is None else noun, share)
     order, size = generator.permutation(count), _pilot_size(count, share)
     piloted = np.isin(units, order[:size])
     name = _chosen(doubts, wrong, piloted) if len(doubts) > 1 else next(iter(doubts))
@@ -303,7 +304,8 @@ def _doubts(values: Any, name: str) -> Doubles:
     return np.clip(arrays.vector(values, name), -EVERYTHING, EVERYTHING)
 
 
-_OPTIONS: dict[str, Any] = {"tries": 1, "importance": None, "seed": 0}
+_OPTIONS: dict[str, Any] = {"tries": 1, "importance": None, "seed": 0, "noun": "groups"}
+_ONE = {"groups": "group", "classes": "class"}
 
 
 def _weights(importance: Any, count: int) -> Doubles:
@@ -336,7 +338,8 @@ def class_importance(labels: Any, shares: Mapping[Any, float]) -> Doubles:
     if missing or absent:
         raise CertificateError(
             f"shares name {', '.join(missing) or 'no class'} that calibration does not show, and lack "
-            f"{', '.join(map(str, absent[:3])) or 'none'} that it does; expected the same classes."
+            f"{', '.join(map(str, absent[:3])) or 'none'} that it does; expected the same classes: leave out queries "
+            "of classes that nobody will ask about."
         )
     wanted = arrays.vector([shares[name] for name in names.tolist()], "shares")
     if wanted.min() < 0 or not 0 < wanted.sum() < np.inf:
@@ -577,7 +580,8 @@ def _check_size(count: int, risk: float, confidence: float, noun: str, pilot: in
         tested = count - _pilot_size(count, pilot)
         best = f"; {count} can show a risk of {1 - (1 - confidence) ** (1 / tested):.3g} at best" if tested else ""
         raise TooFewError(
-            f"calibration has {count} {noun if count != 1 else noun.replace('groups', 'group')}; a risk of {risk:g} at "
-            f"confidence {confidence:g} needs at least {needed}, even if every answer is right{best}. Label more "
-            "queries, or ask for a higher risk or a lower confidence."
+            f"calibration has {count} {_ONE.get(noun, noun) if count == 1 else noun}; a risk of {risk:g} at confidence "
+            f"{confidence:g} needs at least {needed}, even if every answer is right{best}. Label "
+            f"{f'queries of more {noun}' if noun in _ONE else 'more queries'}, or ask for a higher risk or a lower "
+            "confidence."
         )

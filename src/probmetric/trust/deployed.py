@@ -89,7 +89,7 @@ def certify_record(
         count = len(np.unique(arrays.to_numpy(sources)))
         facts["valid_for"] = f"queries in groups like the {count} that calibration shows"
     elif by_class:
-        options["groups"] = record["label"]
+        options |= {"groups": record["label"], "noun": "classes"}
     elif "importance" not in options and _balanced(record["label"]):
         facts["valid_for"] += ", each about as often: where deployment has some more often, name their shares"
     if options.get("importance") is not None:

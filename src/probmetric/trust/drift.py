@@ -147,7 +147,7 @@ def logged_doubts(log: str | Path, column: str, *, shares: bool = False) -> Doub
     expected = "numbers from 0 to 1" if shares or column in SHARES else "numbers"
     for query, row in enumerate(logged_rows(log, column), 1):
         try:
-            values.append(float(row[column]))
+            values.append(float(row[column].replace(",", ".")))
         except ValueError:
             values.append(math.nan)
         if not math.isfinite(values[-1]) or (expected != "numbers" and not 0 <= values[-1] <= 1):

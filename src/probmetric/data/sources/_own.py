@@ -137,7 +137,8 @@ class OwnData(Source):
             raise DataError(f"{where}: class_order shares out classes; remove it, or set split: by_class.")
         order = classes.tolist()
         if self.class_order != "name":
-            order = _listed_classes(self.order_file(where), set(order))
+            folder = where if where.is_dir() else where.parent
+            order = _listed_classes(folder / self.class_order, set(order))
         first = len(order) - min(max(round(self.test_fraction * len(order)), 2), len(order) - 1)
         return np.isin(classes, order[first:])
 
@@ -145,10 +146,6 @@ class OwnData(Source):
     def listings(self) -> list[str]:
         """Return the file of `class_order`, if it names one."""
         return [] if self.class_order in ("", "name") else [self.class_order]
-
-    def order_file(self, where: Path) -> Path:
-        """Return the file that lists the classes of data listed in `where`, a folder or a file."""
-        return (where if where.is_dir() else where.parent) / self.class_order
 
     def _check_enough(self, labels: np.ndarray, splits: np.ndarray, where: Path, notes: list[str]) -> None:
         """Raise `DataError` unless there are images of two classes to train on, and some to validate on."""

@@ -23,11 +23,10 @@ from probmetric.data.manifest import DataError, refusing
 from probmetric.data.sources import RawFiles, Table, options, register
 from probmetric.data.sources._files import strings
 from probmetric.data.sources._own import Columns, InColumns
-from probmetric.data.sources.table import SOURCE_ROW, check_once, columns_of, listed_in
+from probmetric.data.sources.table import SOURCE_ROW, VECTORS, check_once, columns_of, listed_in
 from probmetric.io import FileError, read_tensors
 
 FILES = (".parquet", ".npz", ".npy", ".safetensors")
-VECTORS = ("vector", "vectors", "mean", "embedding")
 
 
 @register

@@ -35,7 +35,8 @@ from probmetric.metrics.severity import STRENGTHS
 
 FILES = (".csv", ".tsv", ".parquet")
 NEEDED = ("path", "label")
-MATRICES = ("vector", "vectors", "mean", "embedding", "similarities", "scores", "indices")  # lists of one length
+VECTORS = ("vector", "vectors", "mean", "embedding", "embeddings")
+MATRICES = (*VECTORS, "similarities", "scores", "indices")  # lists of one length
 BATCH_ROWS = 8192  # of vectors, read at once
 SOURCE_ROW = "source_row"
 OURS = ("clean_label", "length", SOURCE_ROW)  # of manifests with wrong labels, images stored as files, vectors
