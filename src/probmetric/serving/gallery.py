@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -56,12 +56,44 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 OnError = Literal["raise", "skip"]
-Embedder: TypeAlias = Any  # a `Model`, whose module imports this one, and torch
 Classes: TypeAlias = "Sequence[Any] | np.ndarray | None"
 ELSEWHERE = "searched elsewhere, lists of "
 STRANGERS = "strangers"  # among `shares`: all classes that the gallery has not
 
 log = logging.getLogger(__name__)
+
+
+class Embedder(Protocol):
+    """What a gallery needs of a model."""
+
+    digest: str
+
+    @property
+    def name(self) -> str:
+        """Its name, for messages."""
+        ...
+
+    @property
+    def canary(self) -> np.ndarray | None:
+        """Embeddings of the images of `canary`, if they can be had."""
+        ...
+
+    @property
+    def checked_canary(self) -> np.ndarray | None:
+        """Embeddings of the first of them."""
+        ...
+
+    def embedded(self, images: Sequence[Any], *, on_error: OnError = "raise") -> Any:
+        """Return embeddings, as `Model.embedded` does."""
+        ...
+
+    def looks(self, images: Sequence[Any]) -> np.ndarray:
+        """Return pixel statistics, as from `Model.looks`."""
+        ...
+
+    def trained_on(self, looks: np.ndarray) -> np.ndarray:
+        """Say which images the model was trained on, as of `Model.trained_on`."""
+        ...
 
 
 class Labelled(NamedTuple):
