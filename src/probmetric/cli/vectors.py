@@ -110,7 +110,7 @@ def class_shares(file: Path) -> dict[str, float]:
     """Read class -> share in deployment, from a CSV with the columns `class` and `share`.
 
     Raises:
-        DataError: a column is missing, or a share is no number above 0.
+        DataError: a column is missing, or a share is no number from 0 on.
     """
     columns = columns_of(file)
     if not {"class", "share"} <= set(columns):
@@ -123,9 +123,9 @@ def class_shares(file: Path) -> dict[str, float]:
         shares = {name: float(share) for name, share in zip(names, columns["share"], strict=True)}
     except ValueError as error:
         raise DataError(f"{file}: {error}; a share is a number, such as 0.2.") from error
-    wrong = [name for name, share in shares.items() if not 0 < share < np.inf]
+    wrong = [name for name, share in shares.items() if not 0 <= share < np.inf]
     if wrong:
-        raise DataError(f"{file}: the share of {wrong[0]!r} is {shares[wrong[0]]:g}; expected a number above 0.")
+        raise DataError(f"{file}: the share of {wrong[0]!r} is {shares[wrong[0]]:g}; expected a number from 0 on.")
     return shares
 
 

@@ -225,7 +225,8 @@ def _plan_lines(wish: Wish, table: Table, rows: Mapping[str, Row], speed: Measur
     images, training, cores = len(splits), int((splits == "train").sum()), os.cpu_count() or 1
     seen = f"{wish.network}, published weights, {PIXELS} x {PIXELS} pixels" if speed else "vectors, no network"
     seconds = {name: (speed or NO_NETWORK).seconds(row, images=images, training=training) for name, row in rows.items()}
-    total = (sum(seconds.values()) + (images / DECODED if speed else 0.0)) / cores
+    longest = max(seconds[name] / row.seeds for name, row in rows.items())  # a run has one core
+    total = max(sum(seconds.values()) / cores, longest) + (images / DECODED / cores if speed else 0.0)
     runs = sum(row.seeds for row in rows.values())
     lines = [f"Plan ({seen}): {runs} runs, about {_duration(total)} on {cores} cores as busy as now."]
     width = max(map(len, rows))
