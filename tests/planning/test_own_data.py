@@ -438,6 +438,16 @@ def test_two_init_at_once_do_not_lose_what_one_of_them_writes(project, monkeypat
     assert cli.main(["init", "photos", "--name", "shop", "--quick"]) == 0
 
 
+def test_a_plan_takes_as_long_as_its_longest_run(project, monkeypatch, capsys):
+    """Runs share out the cores, but one run has one: on 64 cores a plan was said to end before its fine-tuning."""
+    photos(project / "photos", 6, 20)
+    monkeypatch.setattr(own_data, "measured", lambda _tag: Measured(forward=0.1, step=60.0))
+    monkeypatch.setattr(own_data.os, "cpu_count", lambda: 64)
+    assert cli.main(["init", "photos", "--name", "shop", "--full"]) == 0
+    total, *rows = map(int, re.findall(r"(?:about| 3 runs) +(\d+) min", capsys.readouterr().out))
+    assert total == pytest.approx(max(rows) / 3, abs=1)
+
+
 def test_params_behind_a_link_are_written_where_they_lie(project):
     photos(project / "photos")
     (project / "shared").mkdir()

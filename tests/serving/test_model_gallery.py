@@ -54,6 +54,8 @@ def test_images_are_added_replaced_and_removed(model, photos, tmp_path):
     gallery.add(model, paths[2:8])
     assert sorted(gallery.paths) == sorted(paths[:8])
     assert gallery.remove(paths[:3]) == 3
+    with pytest.raises(ProbMetricError, match=r"are not in the gallery, e\.g\. 5; name each image as answers do"):
+        gallery.remove([5])
     gallery.save()
     again = probmetric.Gallery.open(tmp_path / "g")
     assert sorted(again.paths) == sorted(paths[3:8])

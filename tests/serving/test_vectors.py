@@ -502,6 +502,9 @@ def test_shares_of_deployment_weigh_the_calibration(tmp_path, capsys, monkeypatc
     assert gallery.certify(None, *others, risk=0.3, score="gap", shares=shares).queries == len(labels)
     with pytest.raises(ValueError, match="lack strangers"):
         gallery.certify(None, *others, risk=0.3, score="gap", shares=dict.fromkeys(names[1:], 1.0))
+    nobody = "\n".join(f"{name},{n}" for n, name in enumerate(names))  # asks about the first
+    (tmp_path / "shares.csv").write_text(f"class,share\n{nobody}\n")
+    assert main(["certify", "shop.npz", "--risk", "0.3", "--tries", "3", "--shares", "shares.csv"]) == 0
     (tmp_path / "shares.csv").write_text("class,share\nx,none\n")
     assert main(["certify", "shop.npz", "--risk", "0.3", "--shares", "shares.csv"]) == 2
     assert "a share is a number" in capsys.readouterr().err

@@ -53,8 +53,9 @@ def figure(options: argparse.Namespace) -> None:
     from probmetric.reporting.report import contents_of, write_page
 
     context = ReportContext.of(_plan(options))
-    draw(options.figure, context)
-    print(write_page(contents_of(context)))
+    picture, *_ = draw(options.figure, context)
+    write_page(contents_of(context))
+    print(picture)
     sign(context.folder, context.stale)
 
 

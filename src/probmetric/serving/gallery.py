@@ -157,7 +157,7 @@ class Gallery:
             vectors: (N, M) numbers, no row of zeros; or a frame of pandas, Arrow or DuckDB with the columns `vector`,
                 `label` and, where there is one, `path`.
             labels: classes of the images (N,); None where none is known.
-            paths: names of the images (N,), by default their numbers.
+            paths: names of the images (N,), by default `image 0` and so on.
 
         Raises:
             ServingError: another number of labels or paths, or a row without a direction.
@@ -179,7 +179,7 @@ class Gallery:
 
         Args:
             labels: classes of the images (N,).
-            paths: their names (N,), by default their numbers.
+            paths: their names (N,), by default `image 0` and so on.
             depth: 0: queries come as similarities (Q, N); k: as pairs of scores and indices (Q, k), the best first.
 
         Raises:
@@ -426,7 +426,7 @@ class Gallery:
         Raises:
             ServingError: a name that is not there.
         """
-        left = self._content.without([names] if isinstance(names, str) else names)
+        left = self._content.without([names] if isinstance(names, str) else map(str, names))
         removed = len(self) - len(left.paths)
         if removed:
             self._set(left)
@@ -464,7 +464,7 @@ class Gallery:
             k: matches per vector.
             risk: answer only so that at most this share of the answers given is wrong, by a certificate of this
                 gallery; or the certificate that decides.
-            names: what the queries are called (Q,), by default their numbers.
+            names: what the queries are called (Q,), by default `image 0` and so on.
             rules: confidence and strangers, as of `search.Rules`.
 
         Raises:
@@ -822,7 +822,7 @@ def directions(vectors: Any, *, overwrite: bool = False) -> np.ndarray:
 
 
 def _numbered(paths: Sequence[str] | None, count: int) -> list[str]:
-    """Return the names of images, by default their numbers."""
+    """Return the names of images, by default `image 0` and so on."""
     return [f"image {number}" for number in range(count)] if paths is None else [str(path) for path in paths]
 
 

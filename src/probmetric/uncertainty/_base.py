@@ -359,13 +359,23 @@ def inputs_for(encoder: nn.Module, images: Tensor) -> Tensor:
 
 
 class _Inputs:
-    """Batches of (images, labels) with the images as `inputs_for` returns them, however often they are gone through."""
+    """Batches of (images, labels) with the images as `inputs_for` returns them, however often they are gone through.
+
+    Raises:
+        ValueError: they hold no image.
+    """
 
     def __init__(self, encoder: nn.Module, batches: Batches) -> None:
         self.encoder, self.batches = encoder, batches
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return ((inputs_for(self.encoder, images), labels) for images, labels in self.batches)
+        some = False
+        for images, labels in self.batches:
+            if len(images):
+                some = True
+                yield inputs_for(self.encoder, images), labels
+        if not some:
+            raise ValueError("fit got no images: the set it is fitted to is empty.")
 
 
 def linear_head(encoder: Encoder) -> nn.Linear:

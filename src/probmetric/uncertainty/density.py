@@ -41,8 +41,6 @@ class Density(Uncertainty):
         """Return `references`: unit training embeddings (N, M), or class means (C, M), whitened, and `whitening`."""
         with evaluating(fitting.encoder):
             batches = [(polar(fitting.encoder(images))[0], y) for images, y in fitting.batches]
-        if not batches:
-            raise ValueError("fit got no batches: the training set is empty.")
         rows = torch.cat([unit for unit, _ in batches])
         if self.kind == "knn":
             return {"references": rows.cpu()}

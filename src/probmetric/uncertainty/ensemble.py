@@ -21,6 +21,7 @@ Symbols: u_k = unit embedding of member k, R_k = `rotations`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -73,14 +74,9 @@ class Ensemble(Summarised):
     def fitted(self, fitting: Fitting) -> Posterior:
         """Return rotations (K, M, M) of the members onto the first on the training set."""
         ensemble = _as_ensemble(fitting.encoder)
-        cross: Tensor | None = None
         with evaluating(ensemble):
-            for images, _ in fitting.batches:
-                units = ensemble(images).double().cpu()
-                product = units.transpose(1, 2) @ units[0]
-                cross = product if cross is None else cross + product
-        if cross is None:
-            raise ValueError("fit got no batches: the training set is empty.")
+            units = (ensemble(images).double().cpu() for images, _ in fitting.batches)
+            cross = functools.reduce(torch.add, (each.transpose(1, 2) @ each[0] for each in units))
         left, _, right = torch.linalg.svd(cross)
         return {"rotations": (left @ right).float().contiguous()}
 
