@@ -296,10 +296,11 @@ def _explain(model: type[BaseModel], problem: Any, where: str) -> str:
     if problem["type"] == "value_error":
         return f"{place}: {problem['msg'].removeprefix('Value error, ')}"
     shown = problem["input"]
-    if problem["type"] == "model_type":
-        return f"{place}: expected a mapping of settings, or a component's name, found {type(shown).__name__}."
     value = without_secrets(f" (found {shown!r})") if isinstance(shown, str | int | float | bool | list | tuple) else ""
     message = problem["msg"].removeprefix("Input ").removeprefix("Tuple ")
+    if problem["type"] == "model_type":
+        message = "expected a mapping of settings, or a component's name"
+        value = value or f", found {type(shown).__name__}"
     return f"{place}: {message.replace('a valid tuple', 'a list, as in [a, b]')}{value}"
 
 

@@ -185,6 +185,8 @@ class Predictor:
         Raises:
             UncertaintyError: a tensor has another shape, a number is not finite, or a mean is no unit row.
         """
+        if torch.compiler.is_compiling():  # sizes and numbers are symbols
+            return record.settled().to("cpu")
         count, who = len(record), f"uncertainty {type(self.uncertainty).__name__!r}"
         each, rows = (count,), (count, record.mean.shape[-1])
         shapes = {"mean": rows, "uncertainty": each, "concentration": each, "variance": rows}
