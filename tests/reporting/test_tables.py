@@ -368,3 +368,5 @@ def test_seeds_of_a_length_are_those_of_the_methods_that_have_it():
     keys = [RunKey.parse(run) for run in (*(f"digits/{m}/seed0" for m in "abc"), *longer, *frozen)]
     assert other_lengths(keys) == {"a", "b", "c"}
     assert usual(keys) == {"training.epochs=12"}
+    few = [key for key in keys if key.method not in "bc"]
+    assert other_lengths(few) == {"a"}, "also where one method of two has that length"

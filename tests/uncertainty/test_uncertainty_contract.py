@@ -12,6 +12,7 @@ from probmetric.testing import UncertaintyContract, cases
 from probmetric.uncertainty import REGISTRY, create_uncertainty
 
 NAMES = REGISTRY.names()
+FITTED = [name for name in NAMES if REGISTRY.get(name).fits and not REGISTRY.get(name).trains_encoder]
 globals().update(cases(UncertaintyContract, NAMES))
 
 
@@ -91,12 +92,12 @@ def test_a_missing_loss_is_asked_for(name):
         used()
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if REGISTRY.get(name).fits and name != "hib"])
+@pytest.mark.parametrize("name", FITTED)
 @pytest.mark.parametrize(
     "batches", [[], [(torch.empty(0, 1, 8, 8), torch.empty(0, dtype=torch.int64))]], ids=["none", "empty"]
 )
 def test_nothing_to_fit_to_is_refused(name, batches):
-    """The fit of HIB reads no image: it takes what training learnt."""
+    """The fit of what trains its encoder takes what training learnt, and needs no image."""
     encoder, uncertainty, arguments = cases(UncertaintyContract, [name])[f"Test_{name}"]().prepared()
     with pytest.raises(ValueError, match="fit got no images: the set it is fitted to is empty"):
         uncertainty.fit(encoder, batches, loss=arguments["loss"], generator=torch.Generator(), validation=batches)

@@ -133,7 +133,9 @@ def usual(keys: Iterable[RunKey]) -> Overrides:
 
     Empty where no overrides are that common, or several that differ in more than length.
     """
-    common = _compared(keys)
+    keys = list(keys)
+    rarer = rarer_lengths(keys)
+    common = _common(key for key in keys if key.variant not in rarer)
     if len(common) < 2:
         return common[0] if common else frozenset()
     alike = len({but_for_length(overrides) for overrides in common}) == 1
@@ -156,29 +158,31 @@ def other_lengths(keys: Iterable[RunKey]) -> set[str]:
     what had converged.
     """
     keys = list(keys)
-    common = _compared(keys)
+    rarer = rarer_lengths(keys)
+    keys = [key for key in keys if key.variant not in rarer]
+    common = _common(keys)
     versions = {(key.method, but_for_length(overrides_of(key))) for key in keys if overrides_of(key) in common}
     others = (key for key in keys if overrides_of(key) not in common)
-    return {key.variant for key in others if (key.method, but_for_length(overrides_of(key))) in versions}
+    return rarer | {key.variant for key in others if (key.method, but_for_length(overrides_of(key))) in versions}
 
 
-def _compared(keys: Iterable[RunKey]) -> list[Overrides]:
-    """Return what more than half of the methods have, without lengths of fewer seeds or splits than another.
-
-    Of two lengths the methods that have both are counted: frozen features, say, have every seed and no length.
-    """
-    runs: dict[Overrides, Counter[str]] = defaultdict(Counter)
+def rarer_lengths(keys: Iterable[RunKey]) -> set[str]:
+    """Variants with fewer seeds, or splits of the classes, than another length of training of the same method."""
+    runs: dict[tuple[str, Overrides], Counter[str]] = defaultdict(Counter)
     for key in set(keys):
-        runs[overrides_of(key)][key.method] += 1
-    number = len(set().union(*runs.values()))
-    common = {overrides: methods for overrides, methods in runs.items() if 2 * len(methods) > number}
+        runs[key.method, but_for_length(overrides_of(key))][key.variant] += 1
+    return {
+        variant for of_method in runs.values() for variant in of_method if of_method[variant] < max(of_method.values())
+    }
 
-    def is_rarer(overrides: Overrides, than: Overrides) -> bool:
-        both = common[overrides].keys() & common[than].keys()
-        fewer = sum(common[overrides][method] - common[than][method] for method in both) < 0
-        return fewer and but_for_length(overrides) == but_for_length(than)
 
-    return [overrides for overrides in common if not any(is_rarer(overrides, than) for than in common)]
+def _common(keys: Iterable[RunKey]) -> list[Overrides]:
+    """Return the overrides that more than half of the methods have."""
+    methods: dict[Overrides, set[str]] = defaultdict(set)
+    for key in keys:
+        methods[overrides_of(key)].add(key.method)
+    number = len(set().union(*methods.values()))
+    return [overrides for overrides, having in methods.items() if 2 * len(having) > number]
 
 
 def _epochs(overrides: Overrides) -> int:

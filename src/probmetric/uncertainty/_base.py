@@ -259,7 +259,8 @@ class Uncertainty:
         """Fit on training batches of (images (B, ...), labels (B,)) and return the posterior's tensors."""
         held_out = None if validation is None else _Inputs(encoder, validation)
         with torch.autocast(device_of(encoder, torch.empty(0)).type, enabled=False):
-            return self.fitted(Fitting(encoder, _Inputs(encoder, batches), loss, generator, held_out))
+            inputs = _Inputs(encoder, batches, may_be_empty=self.trains_encoder)
+            return self.fitted(Fitting(encoder, inputs, loss, generator, held_out))
 
     def bind(
         self, encoder: Encoder, *, loss: Loss | None = None, posterior: Posterior | None = None, seed: int
@@ -364,14 +365,14 @@ class _Inputs:
     """Batches of (images, labels) with the images as `inputs_for` returns them, however often they are gone through.
 
     Raises:
-        ValueError: they hold no image.
+        ValueError: they hold no image, and may not be empty.
     """
 
-    def __init__(self, encoder: nn.Module, batches: Batches) -> None:
-        self.encoder, self.batches = encoder, batches
+    def __init__(self, encoder: nn.Module, batches: Batches, *, may_be_empty: bool = False) -> None:
+        self.encoder, self.batches, self.may_be_empty = encoder, batches, may_be_empty
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        some = False
+        some = self.may_be_empty
         for images, labels in self.batches:
             if len(images):
                 some = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,7 +23,7 @@ from probmetric.metrics.statistics import (
 )
 from probmetric.reporting.claims import Claim, Finding, Names, Verdict
 from probmetric.reporting.claims.preconditions import tuned_elsewhere, unmet
-from probmetric.reporting.comparison import Overrides, longest, overrides_of, usual
+from probmetric.reporting.comparison import Overrides, longest, overrides_of, rarer_lengths, usual
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.results import AS_PUBLISHED, Series, plays
 from probmetric.reporting.words import listed
@@ -37,16 +37,19 @@ def evaluate_claims(context: ReportContext, claims: Iterable[Claim]) -> list[Fin
 
     Where a method was run with several values of an option, the run with the overrides that most methods have on the
     dataset stands for it, or the one without, or the longest of those that differ in nothing but length; of versions
-    with settings chosen by a search, those. A sweep alone has no such run: the claim is not testable there.
+    with settings chosen by a search, those. A length with fewer seeds than another stands for nothing. A sweep alone
+    has no such run: the claim is not testable there.
     """
-    common = {data: usual(key for key in context.expected if key.group == data) for data in context.data}
+    keys = {data: [key for key in context.expected if key.group == data] for data in context.data}
+    common = {data: usual(of_data) for data, of_data in keys.items()}
+    rarer = {data: rarer_lengths(of_data) for data, of_data in keys.items()}
     findings: list[Finding] = []
     for claim in claims:
         tested = [
             finding
             for data in context.data
             for fidelity in ("corrected", AS_PUBLISHED)
-            if (finding := _Case(context, claim, data, fidelity, common[data]).finding())
+            if (finding := _Case(context, claim, data, fidelity, common[data], rarer[data]).finding())
         ]
         findings += tested or [Finding(claim, "", "not run")]
     return corrected_over_claims(findings)
@@ -71,6 +74,7 @@ class _Case:
     data: str
     fidelity: str
     usual: Overrides
+    rarer: Collection[str] = ()
 
     @property
     def clean(self) -> str:
@@ -133,7 +137,7 @@ class _Case:
 
     def _versions(self, metric: str, names: Names, fidelities: Names) -> Iterator[list[Series]]:
         """Yield the runs of each name and fidelity, whatever their overrides; tuned ones first."""
-        here = self.context.series(self.data, metric)
+        here = [item for item in self.context.series(self.data, metric) if item.variant not in self.rarer]
         tuned = self.context.tuned
         versions = [(item, tuned[item.key.method]) for item in here if item.key.method in tuned]
         for among in (versions, [(item, item.key.method) for item in here]):
