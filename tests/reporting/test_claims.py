@@ -465,6 +465,14 @@ def test_claims_are_judged_by_the_longest_training_of_all(tmp_path):
     assert (finding.verdict, finding.difference) == ("holds", pytest.approx(np.subtract(HIGH, LOW).mean()))
 
 
+def test_a_length_with_one_seed_stands_for_no_claim(tmp_path):
+    """Half of the methods, frozen features, have every seed and no length."""
+    values = {"digits/a": LOW[:1], "digits/b": HIGH[:1], "digits/frozen": LOW, "digits/lda": LOW}
+    context = study(tmp_path, values | {"digits/a+training.epochs=12": HIGH, "digits/b+training.epochs=12": LOW})
+    (finding,) = evaluate_claims(context, [make(tmp_path)])
+    assert (finding.verdict, finding.seeds) == ("holds", 4)
+
+
 def test_a_papers_own_experiment_has_published_settings(tmp_path):
     context = study(tmp_path, {"digits/a": HIGH, "digits/b": LOW})
     claim = make(tmp_path, needs=["tuned_or_published"])

@@ -74,7 +74,7 @@ class _Case:
     data: str
     fidelity: str
     usual: Overrides
-    rarer: Collection[str] = ()
+    rarer: Collection[str]
 
     @property
     def clean(self) -> str:
