@@ -440,3 +440,5 @@ def test_the_non_isotropic_density_wants_concentrations_above_zero(concentration
         NonIsotropicVonMisesFisher(torch.tensor([0.6, 0.8]), torch.tensor([1.0, concentration]))
     with pytest.raises(TypeError, match="concentration is float"):
         NonIsotropicVonMisesFisher(torch.tensor([0.6, 0.8]), concentration)
+    with pytest.raises(TypeError, match="log_concentration is float"):
+        NonIsotropicVonMisesFisher(torch.tensor([0.6, 0.8]), log_concentration=concentration)

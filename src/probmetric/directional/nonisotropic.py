@@ -49,7 +49,10 @@ class NonIsotropicVonMisesFisher(Distribution):
             raise ValueError("give either concentration or log_concentration, not both and not neither.")
         if normalizer not in get_args(Normalizer):
             raise ValueError(f"normalizer is {normalizer!r}; allowed: {', '.join(map(repr, get_args(Normalizer)))}.")
-        check_tensors(loc=loc, concentration=log_concentration if concentration is None else concentration)
+        check_tensors(
+            loc=loc,
+            **{"log_concentration": log_concentration} if concentration is None else {"concentration": concentration},
+        )
         logs = concentration.log() if concentration is not None else log_concentration
         self.normalizer = normalizer
         self.loc, self.log_concentration = torch.broadcast_tensors(loc, logs)
@@ -81,7 +84,8 @@ class NonIsotropicVonMisesFisher(Distribution):
         if self._validate_args:
             self._validate_sample(value)
         logs = full_precision(self.log_concentration, "log_concentration")
-        stretched_loc, stretched = logs.exp() * self.loc, logs.exp() * value
+        concentration = logs.exp()
+        stretched_loc, stretched = concentration * self.loc, concentration * value
         square = stretched_loc.square().sum(-1)
         length = torch.linalg.vector_norm(stretched, dim=-1)
         aligned = (stretched * stretched_loc).sum(-1) / length

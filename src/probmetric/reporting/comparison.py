@@ -133,9 +133,7 @@ def usual(keys: Iterable[RunKey]) -> Overrides:
 
     Empty where no overrides are that common, or several that differ in more than length.
     """
-    keys = list(keys)
-    rarer = rarer_lengths(keys)
-    common = _common(key for key in keys if key.variant not in rarer)
+    common = _common(keys)
     if len(common) < 2:
         return common[0] if common else frozenset()
     alike = len({but_for_length(overrides) for overrides in common}) == 1
@@ -177,9 +175,11 @@ def rarer_lengths(keys: Iterable[RunKey]) -> set[str]:
 
 
 def _common(keys: Iterable[RunKey]) -> list[Overrides]:
-    """Return the overrides that more than half of the methods have."""
+    """Return the overrides that more than half of the methods have, rarer lengths left out."""
+    keys = list(keys)
+    rarer = rarer_lengths(keys)
     methods: dict[Overrides, set[str]] = defaultdict(set)
-    for key in keys:
+    for key in (key for key in keys if key.variant not in rarer):
         methods[overrides_of(key)].add(key.method)
     number = len(set().union(*methods.values()))
     return [overrides for overrides, having in methods.items() if 2 * len(having) > number]
