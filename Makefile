@@ -4,6 +4,8 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export DVC_NO_ANALYTICS := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
+# Without bytecode every process compiles what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: audit benchmark changed check demo docs docs-numbers env format gpu help hooks lint lock mutants publish report sbom schemas size smoke \
@@ -49,6 +51,7 @@ test: env ## linters, types and every test of a unit; COVER=yes also says which 
 	@$(PARALLEL) style types units
 	$(if $(COVER),@.ci/coverage.py)
 
+test-all: export KILLS := 30
 test-all: test test-system ## everything: `make test`, then whole workflows, SLURM, browser and faults
 
 test-system: env ## real Snakemake, DVC, SLURM and browser; processes killed, disks full, files damaged

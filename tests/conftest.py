@@ -14,7 +14,13 @@ from built_once import ROOT, BuiltOnce, preparing_files
 TESTS = Path(__file__).parent
 LONGEST = TESTS / "workflow"  # tests here take up to minutes
 # Fixture of a session or module that takes long -> the worker all its tests go to (`--dist loadgroup`).
-GROUPS = {"whole": "faults", "embedded": "tables of the papers"}
+GROUPS = {
+    "whole": "faults",
+    "embedded": "tables of the papers",
+    "own_project": "own project",
+    "together": "two processes",
+    "site": "documentation",
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
