@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
+import matplotlib.style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -77,11 +78,8 @@ class Look:
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """Seaborn's theme at the report's type size, undone afterwards."""
-    import seaborn as sns
-
-    rc = sns.axes_style("whitegrid") | sns.plotting_context("paper") | _RC
-    with mpl.rc_context(rc):
+    """Seaborn's theme, which Matplotlib ships, at the report's type size, undone afterwards."""
+    with mpl.style.context(["seaborn-v0_8-whitegrid", "seaborn-v0_8-paper", _RC]):
         yield
 
 
@@ -101,6 +99,11 @@ _RC: dict[str, Any] = {
     "legend.fontsize": 8,
     "legend.frameon": False,
     "lines.linewidth": 1.5,
+    "lines.markeredgewidth": 1.0,
+    "lines.markersize": 4.8,
+    "patch.edgecolor": "white",
+    "patch.force_edgecolor": True,
+    "patch.linewidth": 0.8,
     "figure.facecolor": "white",
     "savefig.bbox": None,
     "pdf.fonttype": 42,
