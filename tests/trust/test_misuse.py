@@ -213,6 +213,22 @@ def test_eight_scores_tried_keep_the_promise_where_tries_are_paid_for():
     assert paid <= at_most(0.1, 60)
 
 
+def looked(generator, tries):
+    """Whether any of eight certificates, each from 100 more queries than the one before, promises too much."""
+    right = generator.random(8 * 100) >= 0.103
+    doubt = generator.random(len(right))
+    looks = [trust.certify(doubt[:n], right[:n], risk=0.1, tries=tries) for n in range(100, len(right) + 1, 100)]
+    return any(look.threshold is not None for look in looks)
+
+
+def test_a_look_after_each_hundred_more_labels_keeps_the_promise_where_looks_are_paid_for():
+    generator = np.random.default_rng(7)
+    free = np.mean([looked(generator, 1) for _ in range(60)])
+    paid = np.mean([looked(generator, 8) for _ in range(60)])
+    assert free > at_most(0.1, 60)
+    assert paid <= at_most(0.1, 60)
+
+
 def test_the_pilot_may_choose_among_scores_for_nothing():
     generator = np.random.default_rng(6)
     broken, names = [], []

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from probmetric.trust.certificates import EVERYTHING, Certificate
 
-AT_ONCE = "Label all of them before you certify again: of many looks, one passes by chance. "
+AT_ONCE = (
+    "Label all of them before you certify again (of many looks, one passes by chance), or pay for each look: with "
+    "`--tries 4` every time for four. "
+)
 
 
 def needed(certificate: Certificate) -> str:
