@@ -219,7 +219,7 @@ def _finding(claim: Claim, data: str, tests: Mapping[str, _Test], missing: Names
     verdict, deciding = _verdict(tests, adjusted, missing)
     worst = min(deciding, key=lambda name: tests[name].difference)
     test, undecided = tests[worst], verdict == "undecided"
-    p_value = adjusted[worst] if undecided else max(adjusted[name] for name in deciding)
+    p_value = max(adjusted[name] for name in deciding) if verdict.startswith("holds") else adjusted[worst]
     needed, units_decide = _needed(test, len(claim.against) or 1) if undecided else (None, False)
     return Finding(
         claim=claim,
