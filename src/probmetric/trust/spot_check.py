@@ -76,7 +76,7 @@ def spot_checks(wrong: Any, *, risk: float, false_alarms: float = 0.01, groups: 
         risk: share of wrong answers that was promised.
         false_alarms: chance of ever an alarm although the promise holds.
         groups: (N,) source of each answer (session, person), where all of a source were checked: the first counts, so
-            that each source counts alike. A promise over answers is another one where many-answered sources err less.
+            that each source counts alike: where those with many answers err less, more is wrong than among all answers.
 
     Raises:
         CertificateError: the risk or the chance of a false alarm is no share, or the risk is below 1e-12.
