@@ -84,9 +84,9 @@ def draw(features: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> 
         for part in np.split(drawn, [validates, classes])
     )
     maps = {"frozen": features} | {kind: mapped(kind, features, train, labels) for kind in MAPS}
-    recall = {kind: of_units(rows[test], labels[test])[:, 1].mean() for kind, rows in maps.items()}
+    recall = {kind: of_units(rows[test], labels[test])[1][:, 1].mean() for kind, rows in maps.items()}
     return Drawn(
-        [Candidate(kind, of_units(rows[val], labels[val]), kind == "frozen") for kind, rows in maps.items()],
+        [Candidate(kind, of_units(rows[val], labels[val])[1], kind == "frozen") for kind, rows in maps.items()],
         {kind: float(value - recall["frozen"]) for kind, value in recall.items()},
     )
 

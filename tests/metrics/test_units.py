@@ -17,7 +17,7 @@ from probmetric.metrics.statistics import (
     paired_test,
     unit_variance,
 )
-from probmetric.metrics.units import ByUnit, Images, error_of, mean_of, of_auroc, of_mean, resampled
+from probmetric.metrics.units import ByUnit, Images, error_of, expanded, mean_of, of_auroc, of_mean, resampled
 from probmetric.reporting.comparison import summarise
 
 CLASSES, SEED, REST = 112, 0.005, 0.002
@@ -167,3 +167,20 @@ def test_the_bootstrap_of_few_units_is_not_too_small(count):
     drawn = resampled(lambda rows: values[rows].mean(), np.arange(count), resamples=20_000)
     assert drawn == pytest.approx(error_of(values), rel=0.03)
     assert math.isnan(resampled(lambda rows: 1.0, np.zeros(4)))
+
+
+@pytest.mark.parametrize(("of_training", "of_test", "low", "high"), [(0.0, 0.1, 0.0, 0.05), (0.2, 0.05, 0.08, 0.22)])
+def test_splits_that_share_training_classes_say_less_of_others_where_these_decide(of_training, of_test, low, high):
+    """A method wins by its training classes, or on test classes, at random: halves of 100 classes, three times."""
+    generator, differ = np.random.default_rng(4), 0
+    for _ in range(400):
+        training, tested = of_training * generator.normal(size=100), of_test * generator.normal(size=100)
+        drawn = [np.split(generator.permutation(100), 2) for _ in range(3)]
+        seen = [tested[np.sort(test)] + training[train].mean() + 0.003 * generator.normal() for test, train in drawn]
+        every = np.unique([test for test, _ in drawn])
+        pairs = zip(seen, drawn, strict=True)
+        units = unit_variance([expanded(values, np.sort(test), every) for values, (test, _) in pairs])
+        opponent = 0.7 + 0.01 * generator.normal(size=3)
+        means = opponent + [values.mean() for values in seen]
+        differ += paired_test(means, opponent, units=units).p_value < 0.05
+    assert low <= differ / 400 <= high

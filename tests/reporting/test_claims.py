@@ -172,6 +172,15 @@ def test_the_opponent_named_is_the_one_behind_the_verdict(tmp_path, values, verd
     assert finding.difference == pytest.approx(np.subtract(HIGH, values[opponent]).mean())
 
 
+def test_a_claim_holds_as_surely_as_the_least_sure_of_its_tests(tmp_path):
+    """The larger difference is known worse: over claims its p-value counts, not that of the steadier opponent."""
+    values = {"a": HIGH, "b": [0.78, 0.79, 0.77, 0.78], "c": [0.66, 0.75, 0.68, 0.72]}
+    context = study(tmp_path, {f"digits/{name}": found for name, found in values.items()})
+    (finding,) = evaluate_claims(context, [make(tmp_path, against=["b", "c"])])
+    assert (finding.verdict, finding.opponent) == ("holds", "b")
+    assert finding.p_value == pytest.approx(stats.ttest_rel(HIGH, values["c"]).pvalue)
+
+
 def test_each_dataset_is_judged_by_itself(tmp_path):
     context = study(tmp_path, {"digits/a": HIGH, "digits/b": LOW, "glyphs/a": LOW, "glyphs/b": HIGH})
     found = {f.data: f.verdict for f in evaluate_claims(context, [make(tmp_path)])}

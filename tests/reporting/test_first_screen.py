@@ -20,7 +20,7 @@ from probmetric.reporting.figures import histograms, montages
 from probmetric.reporting.figures.montages import RIGHT, WRONG, Album
 from probmetric.reporting.page import render
 from probmetric.reporting.questions import COLUMNS, browsers
-from probmetric.reporting.recommended import Candidate, best
+from probmetric.reporting.recommended import Candidate, best, candidates
 from probmetric.reporting.report import contents_of, markdown, write_page, write_report
 from probmetric.reporting.settings import frozen_baselines, settings_of
 from probmetric.reporting.tables import result_table
@@ -331,6 +331,32 @@ def test_the_page_names_what_validation_recommends_whatever_the_test_images_say(
     assert LUCK not in told
     assert ("no step beyond them is clearly better" in told) == (named == "frozen")
     assert f"<strong>{named}</strong>, chosen by 12 validation classes: Recall@1" in render(contents)
+
+
+def test_a_validation_class_of_several_splits_is_one_unit(tmp_path):
+    """Three classes in each of two splits: their signs are flipped once, so that three wins of three are no proof."""
+    labels = np.repeat([3, 5, 8], 8)
+    runs = []
+    for place in ("birds", "birds+split1"):
+        for method, blur in (("tuned", 0.2), ("frozen", 0.6)):
+            runs.append(f"{place}/{method}/seed0")
+            measured(tmp_path, runs[-1], 0.8, **(FROZEN if method == "frozen" else {}))
+            validated(tmp_path, runs[-1], blur, labels)
+    context = gathered(Workspace(tmp_path, tuple(runs)).context(metrics=(RECALL,), figures=(), labels={}))
+    tuned, frozen = candidates(context)["birds"]
+    assert (len(tuned.values), tuned.evidence) == (3, "3 validation classes")
+    assert tuned.means > frozen.means
+    assert best([tuned, frozen]) is frozen, "1 of 8 flips is more than .1"
+
+
+def test_who_is_ahead_on_easier_splits_alone_is_not_the_answer(tmp_path):
+    values = {"a": [0.9, 0.91, 0.92], "b": [0.95, 0.965, 0.97, 0.5, 0.52]}
+    runs = [(f"birds/{name}/seed{seed}", value) for name, each in values.items() for seed, value in enumerate(each)]
+    for run, value in runs:
+        measured(tmp_path, run, value)
+    context = Workspace(tmp_path, tuple(run for run, _ in runs)).context(metrics=(RECALL,), figures=(), labels={})
+    (answer,) = answers(result_table(gathered(context)))
+    assert (answer.method, answer.significance[:25]) == ("b", "Significantly better than")
 
 
 def test_weights_that_saw_the_validation_images_are_not_recommended(tmp_path):

@@ -136,6 +136,15 @@ def test_only_shared_seeds_are_compared():
     assert cells["b"].p_value == pytest.approx(expected, rel=1e-9)
 
 
+def test_who_loses_on_the_shared_seeds_is_not_the_best_by_easier_ones():
+    """`b` was also run on two hard splits, `a` was not: on the three that both have, `b` wins each time."""
+    values = {"a": {0: 0.9, 1: 0.91, 2: 0.92}, "b": {0: 0.95, 1: 0.965, 2: 0.97, 3: 0.5, 4: 0.52}}
+    cells = compared("retrieval/recall_at_1", values)
+    assert {name: cell.state for name, cell in cells.items()} == {"a": "worse", "b": "best"}
+    shared = ([each[seed] for seed in range(3)] for each in values.values())
+    assert cells["a"].p_value == pytest.approx(stats.ttest_rel(*shared).pvalue)
+
+
 def test_too_few_shared_seeds_are_untested_not_worse():
     """An ensemble of seeds 0, 3, 6 against methods of seeds 0, 1, 2: once "better than every other method tested"."""
     others = {name: {0: 0.7, 1: 0.71, 2: 0.72 + k / 100} for k, name in enumerate("bcd")}

@@ -414,6 +414,25 @@ def test_a_certificate_without_a_threshold_answers_nothing_and_names_what_it_nee
         nothing.check(gallery="c" * 64, weights="")
 
 
+def test_the_bound_of_a_threshold_that_calibration_chose_holds_less_often_than_the_promise():
+    """600 answers without doubt, .004 of them wrong, and 2400 with, .0616: .0501 of all, a little more than promised.
+
+    All are answered where 134 errors or fewer are seen, or the first alone, whose bound is too low if none is wrong.
+    """
+    of_level, shares = np.array([600, 2400]), (0.004, 0.061625)
+
+    def certified(*errors):
+        wrong = np.concatenate([np.arange(count) < k for count, k in zip(of_level, errors, strict=True)])
+        return certify(np.repeat([0.0, 1.0], of_level), ~wrong, risk=0.05)
+
+    assert [certified(0, errors).answered for errors in (134, 135)] == [3000, 600]
+    assert certified(0, 135).risk_bound < shares[0] < certified(1, 135).risk_bound
+    first, second = (binom(count, share) for count, share in zip(of_level, shares, strict=True))
+    all_answered = sum(first.pmf(k) * second.cdf(134 - k) for k in range(135))
+    assert all_answered < 0.1, "the promise is broken"
+    assert all_answered + first.pmf(0) * second.sf(134) > 0.15, "the bound is too low"
+
+
 def test_the_bound_of_a_certificate_is_that_of_the_queries_that_tested_it():
     doubt, right = drawn(np.random.default_rng(8), 600)
     doubt = np.round(doubt, 2)  # queries that test share the doubt of the threshold

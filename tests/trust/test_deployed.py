@@ -262,6 +262,18 @@ def test_a_monitor_is_given_queries_as_deployment_draws_them():
     assert 245 <= len(of_groups.reference) <= 265, "of 250 easy groups all, of 250 hard ones two in a hundred"
 
 
+def test_a_monitor_is_given_the_first_query_of_each_source_as_it_takes_them():
+    """Doubts rise along each walk: a frame at random of each never looks like the first frames that are watched."""
+    generator, places = np.random.default_rng(22), np.tile(np.linspace(0, 0.5, 10), 700)
+    walks = np.repeat(np.arange(700), 10)
+    doubt = places + generator.random(700)[walks]
+    known = slice(0, 1500)
+    record = asked_of(np.arange(1500) % 50) | {"doubt.gap": doubt[known]}
+    made = certify_record(record, np.arange(50), risk=0.2, score="gap", groups=walks[known])
+    assert sorted(made.reference) == sorted(doubt[:1500:10])
+    assert monitor(made.reference, doubt[1500:], groups=walks[1500:]).alarm is None
+
+
 def test_a_monitor_is_given_every_query_where_classes_are_drawn():
     label = np.concatenate([np.arange(100), np.zeros(900, dtype=int)])
     made = certify_record(asked_of(label), np.arange(200), risk=0.3, score="gap")

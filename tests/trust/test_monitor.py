@@ -14,6 +14,7 @@ from probmetric.trust.certificates import CertificateError, certify
 from probmetric.trust.deployed import calibration_answers
 from probmetric.trust.drift import BETS, Monitor, logged_checks, logged_doubts, monitor
 from probmetric.trust.p_right import fit_p_right
+from probmetric.trust.spot_check import spot_checks
 
 
 def deployed_p_right(gallery, labels):
@@ -302,3 +303,17 @@ def test_the_rank_may_be_written_with_a_point(tmp_path):
     log.write_text("p_right,rank\n0.9,2\n")
     with pytest.raises(FileError, match="has no answer of rank 1, only of '2'"):
         logged_doubts(log, "p_right")
+
+
+def test_spot_checks_of_groups_count_sources_as_a_certificate_with_one_over_their_number_does():
+    """Of the answers .046 are wrong, of the sources .16: people of one image err more often than those of ten."""
+    generator = np.random.default_rng(2)
+    numbers = np.where(np.arange(600) % 2, 1, 10)
+    sources = np.repeat(np.arange(600), numbers)
+    wrong = generator.random(len(sources)) < np.where(numbers == 1, 0.3, 0.02)[sources]
+    assert spot_checks(wrong, risk=0.1, groups=sources).alarm is not None
+    assert spot_checks(wrong, risk=0.2, groups=sources).alarm is None
+    doubt = np.zeros(len(sources))
+    assert certify(doubt, ~wrong, risk=0.1, groups=sources).coverage == 1.0
+    by_source = {"groups": sources, "importance": 1 / numbers[sources]}
+    assert [certify(doubt, ~wrong, risk=risk, **by_source).coverage for risk in (0.1, 0.2)] == [0.0, 1.0]

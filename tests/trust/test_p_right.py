@@ -77,7 +77,9 @@ def test_a_recalibrated_map_keeps_the_order_and_states_what_is_true():
     before, after = few.probability(asked), again.probability(asked)
     assert np.argsort(after).tolist() == np.argsort(before).tolist()
     assert p_right_metrics(after, right[1000:])["ece"] < 0.7 * p_right_metrics(before, right[1000:])["ece"]
-    assert few.recalibrated(scores, ~right) is few  # a slope below 0 would turn the order round
+    turned = few.recalibrated(scores, ~right).probability(scores)  # a slope below 0 would turn the order round
+    assert np.argsort(turned).tolist() == np.argsort(few.probability(scores)).tolist()
+    assert turned.mean() == pytest.approx((~right).mean(), abs=1e-3)
 
 
 def test_the_numbers_are_those_of_scikit_learn():
@@ -214,5 +216,7 @@ def test_a_map_is_corrected_where_other_answers_refute_it_and_not_where_it_is_tr
     corrected = fitted.corrected(scores, right)
     assert corrected.probability(scores).mean() == pytest.approx(right.mean(), abs=1e-3)
     assert np.array_equal(np.argsort(corrected.probability(scores)), np.argsort(fitted.probability(scores)))
-    for alike in (np.ones(1000), np.zeros(1000)):
-        assert fitted.corrected(scores, alike) is fitted
+    for alike, share in ((np.ones(1000), 1000.5 / 1001), (np.zeros(1000), 0.5 / 1001)):
+        assert fitted.corrected(scores, alike).probability(scores).mean() == pytest.approx(share, rel=1e-9)
+    few = {"cosine": np.full(3, 2.0)}
+    assert fitted.corrected(few, np.ones(3)) is fitted, "three right answers do not refute .98"

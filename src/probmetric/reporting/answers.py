@@ -158,7 +158,7 @@ def _answer(title: str, methods: Sequence[Any], recommended: Candidate | None) -
     metric, lower, data = methods[0].heading, methods[0].direction == "lower", methods[0].data
     measured = [cell for cell in methods if cell.status == "measured"]
     ranked = [cell for cell in measured if cell.against_best != "other length"]
-    ranked.sort(key=lambda cell: cell.mean, reverse=not lower)
+    ranked.sort(key=lambda cell: (cell.against_best != "best", cell.mean if lower else -cell.mean))
     if not ranked:
         return Answer(data, title, "", "not run", "", metric, "No run on this dataset is finished.")
     validated = [cell for cell in measured if recommended and cell.method == recommended.method]

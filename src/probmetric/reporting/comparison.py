@@ -33,11 +33,11 @@ class Cell:
         mean: mean over seeds.
         half_width: half of the 95 % interval; None with a single seed, or where nothing is known to vary.
         n: seeds with a value.
-        state: `best` mean of its dataset, noise rate and metric; `not worse` than any as far as can be told;
-            significantly `worse` than another, so not the best; `no power` (not significant, but a difference as large
-            as that between the best and the last method could have been missed); `untested` (fewer than three shared
-            seeds, or nothing varies with the seed); of an `other length` of training, so not compared; empty where no
-            methods are.
+        state: `best` mean of its dataset, noise rate and metric, of those not worse; `not worse` than any as far as can
+            be told; significantly `worse` than another, so not the best; `no power` (not significant, but a difference
+            as large as that between the best and the last method could have been missed); `untested` (fewer than three
+            shared seeds, or nothing varies with the seed); of an `other length` of training, so not compared; empty
+            where no methods are.
         p_value: smallest p-value of those against better methods, corrected over all pairs; None for the best itself
             or where untested.
         detectable: difference to the best that the test finds with a power of 80 %, None likewise.
@@ -81,15 +81,17 @@ def compare(metric: str, samples: Mapping[str, Sample], *, unranked: Collection[
     if record.direction == "none" or not record.comparable or len(compared) < 2:
         return cells
     means = [cells[method].mean for method in compared]
-    leader, tests = best(metric, {method: cells[method].mean for method in compared}), pairwise_tests(compared)
+    tests = pairwise_tests(compared)
+    p_values = {method: _p_value(metric, method, tests) for method in compared}
+    unbeaten = [method for method, p_value in p_values.items() if not p_value < LEVEL] or list(compared)
+    leader = best(metric, {method: cells[method].mean for method in unbeaten})
     cells[leader] = replace(cells[leader], state="best")
     for method in compared.keys() - {leader}:
         detectable = tests[method, leader].detectable
-        p_value = _p_value(metric, method, tests)
         cells[method] = replace(
             cells[method],
-            state=_state(p_value, detectable, max(means) - min(means)),
-            p_value=_known(p_value),
+            state=_state(p_values[method], detectable, max(means) - min(means)),
+            p_value=_known(p_values[method]),
             detectable=_known(detectable),
         )
     return cells

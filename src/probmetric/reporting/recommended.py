@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from probmetric.config import ConfigError
-from probmetric.metrics.arrays import Doubles
+from probmetric.metrics.arrays import Array, Doubles
 from probmetric.metrics.statistics import sign_flip_test
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.results import unit_of
@@ -35,7 +35,8 @@ class Candidate:
 
     Attributes:
         method: its name, with its overrides.
-        values: MAP@R and recall@1 of each validation class or image (U, 2), means over seeds, split by split.
+        values: MAP@R and recall@1 of each validation class or image (U, 2), means over seeds; a class that is in
+            several splits is one.
         frozen: whether nothing was trained or fitted.
         by_image: whether images are judged, not classes.
         runs: its finished runs, of several seeds and splits of the classes.
@@ -74,12 +75,15 @@ def best(candidates: list[Candidate], level: float = LEVEL) -> Candidate:
     return max(better, key=lambda each: each.means, default=baseline)
 
 
-def of_units(vectors: Any, labels: Any, *, by_image: bool = False) -> Doubles:
-    """Return MAP@R and recall@1 of each class, or image (U, 2), of images (N, M) that are asked among each other."""
+def of_units(vectors: Any, labels: Any, *, by_image: bool = False) -> tuple[Array, Doubles]:
+    """Return classes, or places of images, (U,) of images (N, M) asked among each other, and MAP@R, recall@1 (U, 2)."""
     values = retrieval_per_query(vectors, labels, ks=(1,), normalize=True)
     answered = values["positives"] > 0
     both, asking = np.stack([values["map_at_r"], values["recall_at_1"]], axis=1)[answered], labels[answered]
-    return both if by_image else np.stack([both[asking == label].mean(axis=0) for label in np.unique(asking)])
+    if by_image:
+        return np.arange(len(both)), both
+    classes = np.unique(asking)
+    return classes, np.stack([both[asking == label].mean(axis=0) for label in classes])
 
 
 def recommended(context: ReportContext) -> dict[str, Candidate]:
@@ -110,11 +114,12 @@ def candidates(context: ReportContext) -> dict[str, list[Candidate]]:
 
 def _values(runs: Iterable[RunFolder], *, by_image: bool) -> Doubles:
     """Return what `Candidate.values` holds."""
-    splits: dict[str, list[Doubles]] = defaultdict(list)
+    by_unit: dict[int, list[Doubles]] = defaultdict(list)
     for run in runs:
         val = run.embeddings("val")
-        splits[run.key.data].append(of_units(val["mean"], val["label"], by_image=by_image))
-    return np.concatenate([np.mean(values, axis=0) for _, values in sorted(splits.items())])
+        for unit, values in zip(*of_units(val["mean"], val["label"], by_image=by_image), strict=True):
+            by_unit[int(unit)].append(values)
+    return np.stack([np.mean(by_unit[unit], axis=0) for unit in sorted(by_unit)])
 
 
 def _validates(run: RunFolder) -> bool:

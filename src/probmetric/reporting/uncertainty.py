@@ -247,7 +247,8 @@ def score_tables(context: ReportContext) -> dict[str, list[ScoreTable]]:
 
 
 def _tables(context: ReportContext, methods: Mapping[str, _Metrics]) -> list[ScoreTable]:
-    sets = sorted({name.split("/")[1] for series in methods.values() for name in series if _is_of_set(name)})
+    names = (name.split("/") for series in methods.values() for name in series)
+    sets = sorted({parts[1] for parts in names if len(parts) == 3 and (parts[0], parts[2]) == ("ood", "auroc")})
     questions = [("Wrong answers", "sparsification/error_auroc")]
     questions += [(f"Strangers ({name})", f"ood/{name}/auroc") for name in sets]
     questions += [(f"Wrong answers and strangers ({name})", f"ood/{name}/scod_auroc") for name in sets]
@@ -260,10 +261,6 @@ def _tables(context: ReportContext, methods: Mapping[str, _Metrics]) -> list[Sco
     named = selective | {"EDC": "verification/edc"}  # EDC where pairs are verified
     tables.append(_table(context, "Answering only the surest", named, methods, alike=False))
     return [table for table in tables if table.rows]
-
-
-def _is_of_set(name: str) -> bool:
-    return name.startswith("ood/") and name.endswith("/auroc") and name.count("/") == 2
 
 
 def _columns(metric: str) -> dict[str, str]:

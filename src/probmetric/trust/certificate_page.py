@@ -44,7 +44,7 @@ def page(certificate: Certificate, of: str) -> str:
         "threshold": limit if threshold is None or threshold < EVERYTHING else "none is needed",
         "answered in calibration": f"{certificate.answered} ({100 * certificate.coverage:.1f} %)",
         "wrong among those": str(certificate.errors),
-        "upper bound of the risk": f"{100 * certificate.risk_bound:.2f} %",
+        "upper bound of the risk, had the threshold been named before": f"{100 * certificate.risk_bound:.2f} %",
         "what counts as one draw": f"{unit}, drawn independently",
         "valid for": certificate.valid_for,
     }

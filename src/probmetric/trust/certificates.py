@@ -87,7 +87,8 @@ class Certificate:
         threshold: answers with a doubt up to it are given; None where nothing can be certified, `EVERYTHING` where
             every answer can be given.
         coverage: share of the calibration queries that are answered.
-        risk_bound: upper bound, at this confidence, of the risk at the threshold; 1 without a threshold.
+        risk_bound: upper bound of the risk at the threshold, which would hold at this confidence had the threshold been
+            named before; of the one that calibration chose, `risk` alone is promised. 1 without a threshold.
         queries: calibration queries.
         answered: those answered.
         errors: those answered wrongly.

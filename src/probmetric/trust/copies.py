@@ -65,8 +65,6 @@ def copies_of(rows: Any, others: Any) -> Bools:
     vectors, shown = arrays.matrix(rows, "rows"), arrays.matrix(others, "others")
     if vectors.shape[1] != shown.shape[1]:
         raise ValueError(f"rows have {vectors.shape[1]} dimensions, others {shown.shape[1]}: they are of one model.")
-    if not len(shown) or not len(vectors):
-        return np.zeros(len(vectors), dtype=bool)
     nearest = search(vectors, shown).rows[:, 0]
     return np.asarray(_distance(vectors, shown[nearest]) <= _near(vectors.shape[1]))
 

@@ -27,7 +27,6 @@ from probmetric.trust.answers import Answers, among_others, asked_in, some_among
 from probmetric.trust.certificates import Certificate, CertificateError, certify
 from probmetric.trust.copies import NEARER, copies_of, distinct, find_themselves, same_picture
 from probmetric.trust.p_right import PRight
-from probmetric.trust.tolerance import one_of_each
 
 log = logging.getLogger(__name__)
 Record = Mapping[str, Any]
@@ -104,11 +103,12 @@ def _as_deployed(count: int, sources: Any, importance: Any) -> Ints:
 
     Args:
         count: Q.
-        sources: (Q,) what queries come from together, of which a monitor takes one each; None: every query counts.
+        sources: (Q,) what queries come from together, of which a monitor takes the first; None: every query counts.
         importance: (Q,) how many queries of deployment each stands for; one that stands for few is seldom kept.
     """
-    rows, generator = np.arange(count) if sources is None else one_of_each(sources), np.random.default_rng(0)
-    rows = generator.permutation(rows)
+    first = np.arange(count) if sources is None else np.unique(arrays.to_numpy(sources), return_index=True)[1]
+    generator = np.random.default_rng(0)
+    rows = generator.permutation(first)
     if importance is not None:
         weights = arrays.vector(importance, "importance")[rows]
         rows = rows[generator.random(len(rows)) * weights.max() < weights]

@@ -76,7 +76,7 @@ def monitor(reference: Any, doubt: Any, *, patience: float = PATIENCE, groups: A
         doubt: doubts (Q,) of answers, in the order in which the queries came.
         patience: clean queries that pass on average, at least, before a false alarm.
         groups: (Q,) source of each query (session, person), where queries come in bursts: the first of each source
-            counts, and the reference should hold one of each source too.
+            counts, and the reference should hold the first of each source too.
         seed: of the draws that break ties.
 
     Raises:

@@ -81,12 +81,15 @@ class PRight:
         """Return the map with a slope and a level fitted to more answers: log-odds a + c l, l those of this map, c > 0.
 
         The order of answers stays, hence what a threshold lets through: a certificate by either map decides alike.
+        Where no c > 0 fits, because all are right, all wrong or the order is no good, c stays 1, and the mean becomes
+        their share, of one answer more that is half right.
         """
         levels = scipy.special.logit(np.clip(self.probability(scores), SMALLEST, 1 - SMALLEST))
         truth = arrays.booleans(right, "right", count=len(levels))
         level, slope = _fit_logistic(np.stack([np.ones(len(levels)), levels], axis=1), truth, np.array([0.0, PRIOR]))
-        if slope <= 0:
-            return self
+        if slope <= 0 or truth.min() == truth.max():
+            share, slope = (truth.sum() + 0.5) / (len(truth) + 1), 1.0
+            level = scipy.optimize.brentq(lambda a: scipy.special.expit(a + levels).mean() - share, -100, 100)
         weights, squares = (tuple(float(slope) * weight for weight in part) for part in (self.weights, self.squares))
         bias = float(level + slope * self.bias)
         return replace(self, bias=bias, weights=weights, squares=squares, answers=len(levels))
@@ -101,8 +104,6 @@ class PRight:
             right: (N,) whether they are right.
         """
         truth = arrays.booleans(right, "right").astype(bool)
-        if truth.all() or not truth.any():
-            return self
         moved = self.recalibrated(scores, truth)
         before, after = (np.where(truth, p, 1 - p) for p in (each.probability(scores) for each in (self, moved)))
         gained = np.log(np.maximum(after, SMALLEST) / np.maximum(before, SMALLEST)).sum()

@@ -99,9 +99,7 @@ def certify_pairs(
     impostor_rows, genuine_rows = np.flatnonzero(~genuine), np.flatnonzero(genuine)
     if identities is not None:
         names = _checked(identities, genuine)
-        impostor_rows = (
-            impostor_rows[disjoint_pairs(names[impostor_rows], seed=seed)] if len(impostor_rows) else impostor_rows
-        )
+        impostor_rows = impostor_rows[disjoint_pairs(names[impostor_rows], seed=seed)]
         genuine_rows = genuine_rows[one_of_each(names[genuine_rows, 0], seed=seed)]
     if not len(genuine_rows) or not len(impostor_rows):
         raise CertificateError(

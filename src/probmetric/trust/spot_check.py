@@ -75,7 +75,8 @@ def spot_checks(wrong: Any, *, risk: float, false_alarms: float = 0.01, groups: 
         wrong: (N,) whether checked answers are wrong, drawn at random from those given, in the order of checking.
         risk: share of wrong answers that was promised.
         false_alarms: chance of ever an alarm although the promise holds.
-        groups: (N,) source of each answer (session, person), where all of a source were checked: the first counts.
+        groups: (N,) source of each answer (session, person), where all of a source were checked: the first counts, so
+            that each source counts alike: where those with many answers err less, more is wrong than among all answers.
 
     Raises:
         CertificateError: the risk or the chance of a false alarm is no share, or the risk is below 1e-12.

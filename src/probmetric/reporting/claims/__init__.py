@@ -151,7 +151,7 @@ class Finding:
         difference: mean paired difference to it, positive in favour of the claim.
         half_width: half of its 95 % interval over seeds and, where contributions were kept, test classes (images).
         effect_size: mean difference / standard deviation of the differences.
-        p_value: of the deciding test, Holm-corrected over the opponents.
+        p_value: of the deciding test, Holm-corrected over the opponents; of one that holds the largest of its tests.
         seeds: shared seeds.
         missing: opponents that were not run there.
         unmet: why the claim is not testable here, one reason each.

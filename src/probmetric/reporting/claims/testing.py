@@ -218,8 +218,8 @@ def _finding(claim: Claim, data: str, tests: Mapping[str, _Test], missing: Names
     adjusted = dict(zip(tests, holm([test.p_value for test in tests.values()]).tolist(), strict=True))
     verdict, deciding = _verdict(tests, adjusted, missing)
     worst = min(deciding, key=lambda name: tests[name].difference)
-    test, p_value = tests[worst], adjusted[worst]
-    undecided = verdict == "undecided"
+    test, undecided = tests[worst], verdict == "undecided"
+    p_value = max(adjusted[name] for name in deciding) if verdict.startswith("holds") else adjusted[worst]
     needed, units_decide = _needed(test, len(claim.against) or 1) if undecided else (None, False)
     return Finding(
         claim=claim,
