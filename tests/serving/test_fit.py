@@ -1,6 +1,7 @@
 """The library without the workflow: any network, any dataset, in a few lines."""
 
 import copy
+import pickle
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from probmetric.config import ConfigError
 from probmetric.data.loose import item_classes
 from probmetric.errors import ProbMetricError
 from probmetric.retrieval import retrieval_metrics
+from probmetric.training.data import TrainingData
 
 CLASSES, PER_CLASS = 6, 20
 NAMES = ("ant", "bee", "cat", "dog", "eel", "fox")
@@ -169,6 +171,45 @@ def test_an_interrupted_training_goes_on(tmp_path, monkeypatch, steps):
     assert train(state=tmp_path, epochs=3).digest == whole.digest
     assert len(steps) == len(Blobs(0)) // 24
     assert not list(tmp_path.glob("step-*"))
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_a_fit_that_ended_after_its_training_does_not_train_again(tmp_path, monkeypatch, steps):
+    """Whoever is killed while the posterior is fitted has lost no training."""
+    whole = train(epochs=3, uncertainty="laplace")
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingData, "fit_posterior", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            train(state=tmp_path, epochs=3, uncertainty="laplace")
+    steps.clear()
+    assert train(state=tmp_path, epochs=3, uncertainty="laplace").digest == whole.digest
+    assert not steps
+    assert not list(tmp_path.glob("step-*"))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_answers_alike_and_knows_its_training_images_without_having_them(copied):
+    class Local(Pictures):
+        """No pickle holds a class that a function makes."""
+
+    view = {"name": "photos", "size": 16}
+    model = train(data=Local(), encoder="compact", view=view, dim=8, epochs=1, batch_size=12)
+    images = [np.asarray(Pictures()[0][0]), np.zeros((16, 16, 3), np.uint8)]
+    again = copied(model)
+    assert again.digest == model.digest
+    assert torch.equal(again.embed(images).mean, model.embed(images).mean)
+    assert not len(again.parts.training_images())
+    assert again.trained_on(again.looks(images)).tolist() == [True, False]
+
+
+def test_a_model_that_was_not_trained_names_no_loss():
+    assert train(epochs=0).name == "untrained with norm"
+    assert "loss none" in train(epochs=0).card
+    assert train(epochs=1).name == "proxy_anchor with norm"
+    assert "loss proxy_anchor" in train(epochs=1).card
 
 
 @pytest.mark.parametrize(

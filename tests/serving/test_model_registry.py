@@ -61,6 +61,12 @@ def test_a_registered_model_is_loaded_by_name_and_only_once_registered(shop, pho
     np.testing.assert_allclose(table["mean"][0], expected.mean[0].numpy(), atol=1e-6)
     assert cli.main(["register", PLAIN, "digits-reader"]) == 0
     assert capsys.readouterr().out.strip() == "models:/digits-reader/2"
+    for licence, number in (("CC-BY-4.0", "3"), ("CC-BY-4.0", "3"), ("MIT", "4")):
+        assert cli.main(["register", PLAIN, "digits-reader", "--license", licence]) == 0
+        assert capsys.readouterr().out.strip() == f"models:/digits-reader/{number}"
+        version = mlflow.MlflowClient(store, store).get_model_version("digits-reader", number)
+        assert f"Licence: {licence}." in version.description
+        assert probmetric.load(f"models:/digits-reader/{number}").record.license == licence
 
 
 @pytest.mark.slow
@@ -89,7 +95,9 @@ def test_a_name_that_is_none_is_refused(shop, name, capsys):
 
 
 def test_an_unknown_model_says_where_it_looked(shop):
-    with pytest.raises(ProbMetricError, match="MLFLOW_TRACKING_URI"):
+    with pytest.raises(ProbMetricError, match=r"not found\. Run this.*MLFLOW_TRACKING_URI"):
+        probmetric.load("models:/nothing")
+    with pytest.raises(ProbMetricError, match=r"not found\. Run this.*MLFLOW_TRACKING_URI"):
         probmetric.load("models:/nothing/1")
 
 

@@ -129,6 +129,19 @@ def test_others_can_preprocess_an_image_by_what_the_file_says(photographs, size)
     assert np.abs(levels).max() < 4
 
 
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_others_lay_transparency_on_white_as_the_model_does(photographs, mode):
+    import onnx
+
+    model, path, _ = photographs
+    spec = json.loads({each.key: each.value for each in onnx.load(path).metadata_props}["preprocessing"])
+    image = Image.new("RGBA", (64, 48), (10, 20, 30, 0))
+    image.paste((200, 100, 50, 255), (16, 12, 48, 36))
+    image = image.quantize() if mode == "P" else image.convert(mode)
+    levels = (preprocess(image, spec) - model.preprocess(image).numpy()) / np.array(spec["scale"])[:, None, None]
+    assert np.abs(levels).max() < 4
+
+
 def test_the_card_holds_the_function_that_preprocesses(exported, photos):
     """It runs as it stands there, and gives what the model sees."""
     card = (exported[PLAIN] / "README.md").read_text()

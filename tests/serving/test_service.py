@@ -117,6 +117,22 @@ def test_images_are_added_and_changes_of_others_are_seen(model, stored, photos):
         assert ask(address)[1]["gallery"]["images"] == 24
 
 
+@pytest.mark.parametrize(
+    ("place", "says"), [("/", "is no gallery"), ("/search", "is no gallery"), ("/images", "is no")]
+)
+def test_a_gallery_that_has_gone_is_the_services_fault_and_none_takes_its_place(model, stored, photos, place, says):
+    image = Path(next(iter(photos[1]))).read_bytes()
+    with served(model, stored, writable=True) as address:
+        stored.rename(stored.with_name("elsewhere"))
+        query = "?path=new.png&class_name=8" if place == "/images" else ""
+        status, answer = ask(f"{address}{place}{query}", None if place == "/" else image)
+        assert status == 500
+        assert says in answer["error"]
+        assert not stored.exists()
+        stored.with_name("elsewhere").rename(stored)
+        assert ask(address)[1]["gallery"]["images"] == 24
+
+
 def test_a_certificate_made_meanwhile_is_seen(model, stored):
     with served(model, stored) as address:
         assert ask(address)[1]["certificates"] == []

@@ -135,9 +135,7 @@ def certify(options: argparse.Namespace) -> None:
             raise ServingError(f"images come in groups by their folders: --group {FOLDER}, with calibration images.")
         groups = [str(Path(path).parent) for path in loose_images(options.calibration).paths]
     model, folder = _load(options, options.model), options.gallery
-    if not present(folder / INDEX):
-        Gallery.open(folder)  # says that it is none
-    with Gallery.changing(folder) as gallery:
+    with Gallery.changing(folder, new=False) as gallery:
         certificate, problem = vectors_command.promised(gallery, options, model, options.calibration, groups=groups)
     if problem:
         raise CertificateError(problem)

@@ -14,17 +14,17 @@ graph and model agree.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -38,7 +38,6 @@ from probmetric.uncertainty import Predictor, Uncertainty, create_uncertainty
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from PIL import Image
     from torch.export import ExportedProgram
     from torch.onnx import ONNXProgram
 
@@ -128,13 +127,13 @@ class Draws(TorchFunctionMode):
 def exported(graph: Graph) -> ExportedProgram:
     """Return a graph as a program of torch.export, for any number of images up to `LARGEST_BATCH`."""
     batch = {0: torch.export.Dim("batch", min=1, max=LARGEST_BATCH)}
-    with _quiet(), torch.no_grad():
+    with warnings.catch_warnings(action="ignore"), torch.no_grad():  # the exporters remark on their own making
         return torch.export.export(graph, (graph.example,), dynamic_shapes=(batch,), strict=False)
 
 
 def write_program(program: ExportedProgram, path: Path) -> Path:
     """Write a program of torch.export to a .pt2 file."""
-    with atomic_path(path) as temporary, _quiet(), temporary.open("wb") as file:
+    with atomic_path(path) as temporary, temporary.open("wb") as file, warnings.catch_warnings(action="ignore"):
         torch.export.save(program, file)
     return path
 
@@ -149,7 +148,7 @@ def write_onnx(graph: Graph, path: Path, eye: Eye) -> Path:
         raise ServingError(f"ONNX files are written by onnx and onnxscript, which are not installed; {_MISSING}.")
     program = exported(graph)
     _check_size(program)
-    with _quiet():
+    with warnings.catch_warnings(action="ignore"):
         onnx = torch.onnx.export(
             program, dynamo=True, input_names=["input"], output_names=list(graph.outputs), verbose=False
         )
@@ -180,14 +179,6 @@ def _check_size(program: ExportedProgram) -> None:
             f"the model has {size / 2**30:.1f} GiB of weights and draws, an ONNX file holds 2 GiB; train it with fewer "
             "`samples` of its uncertainty, or a smaller last layer, or keep it as a program (.pt2)."
         )
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the exporters' remarks on their own making."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def write_vectors(
@@ -244,7 +235,10 @@ def _block(model: Embedder, items: LooseImages, rows: np.ndarray, on_error: OnEr
 
 
 def preprocess(image: Image.Image, spec: dict[str, Any]) -> np.ndarray:
-    """Return an upright image as network input (1, C, S, S) float32."""
+    """Return an upright image of 8 bits a channel as network input (1, C, S, S) float32; transparency lies on white."""
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     image = image.convert(spec["mode"])
     if 0 < spec["shorter_side"] < min(image.size):
         scale = spec["shorter_side"] / min(image.size)

@@ -132,9 +132,12 @@ def fit(
         made = _assembled(settings, chosen, data, network, wrapping)
         _check_uncertainty(made, chosen, data)
         start_head(made.encoder, data)
+        checkpoints = Checkpoints(state or scratch)
         if settings.training.epochs:
-            _train(made, data, chosen, Checkpoints(state or scratch), progress)
-        return _model(made, data, chosen, wrapping)
+            _train(made, data, chosen, checkpoints, progress)
+        model = _model(made, data, chosen, wrapping)
+        checkpoints.remove()
+        return model
 
 
 @contextlib.contextmanager
@@ -319,7 +322,6 @@ def _train(
     trainer = Trainer(encoder, loss, data, Conduct(checkpoints, identity, progress_bar=bar))
     trainer.fit()
     made.load(trainer.best)
-    checkpoints.remove()
 
 
 def _model(made: Assembly, data: TrainingData, uncertainty: Component, wrapping: Wrapped | None) -> Model:
@@ -327,7 +329,7 @@ def _model(made: Assembly, data: TrainingData, uncertainty: Component, wrapping:
     made.encoder.eval()
     if made.loss is not None:
         made.loss.eval()
-    seed = made.settings.seed
+    seed, epochs = made.settings.seed, made.settings.training.epochs
     posterior = _posterior(made, data, uncertainty)
     predictor = made.predictor(uncertainty, posterior, seed)
     seen = predictor(data.plain_batches("val")).uncertainty if data.has_validation else torch.empty(0)
@@ -340,7 +342,7 @@ def _model(made: Assembly, data: TrainingData, uncertainty: Component, wrapping:
     facts = Facts(dim=made.encoder.dim, **vars(data.sizes), pretrained_sha256=made.encoder.pretrained_digest)
     member = Member(settings=made.settings.model_copy(update={"pretrained": None}), facts=facts, network=wrapping)
     record = ModelRecord(
-        name=f"{made.settings.loss.name if made.settings.loss else 'untrained'} with {uncertainty.name}",
+        name=f"{made.settings.loss.name if made.settings.loss and epochs else 'untrained'} with {uncertainty.name}",
         members=(member,),
         transform=Transform.of(data.eye.view),
         uncertainty=uncertainty,
@@ -355,7 +357,7 @@ def _model(made: Assembly, data: TrainingData, uncertainty: Component, wrapping:
         files={name: tensors_digest(part) for name, part in tensors.items()},
         reference=tensors_digest(reference),
     )
-    images = train.images if isinstance(train, LooseImages) and made.settings.training.epochs else ()
+    images = train.images if isinstance(train, LooseImages) and epochs else ()
     return Model.bound(Parts(record, tensors | {REFERENCE: reference}, lambda: images), made, data.device)
 
 

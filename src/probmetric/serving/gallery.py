@@ -214,9 +214,14 @@ class Gallery:
 
     @classmethod
     @contextlib.contextmanager
-    def changing(cls, folder: str | Path) -> Iterator[Gallery]:
-        """Yield the gallery in `folder`, or an empty one, and store it after the block; other writers wait."""
+    def changing(cls, folder: str | Path, *, new: bool = True) -> Iterator[Gallery]:
+        """Yield the gallery in `folder`, and store it after the block; other writers wait.
+
+        Where there is none an empty one is yielded; with `new=False` that is a `FileError`.
+        """
         folder = Path(folder)
+        if not (new or present(folder / INDEX)):
+            cls.open(folder)  # says that it is none
         with alone(folder):
             gallery = cls.open(folder) if present(folder / INDEX) else cls()
             yield gallery

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -92,7 +92,7 @@ def migrate(old: Vectors, new: Vectors, seed: int = 0) -> Migrated:
 def _chosen_map(before: np.ndarray, after: np.ndarray) -> tuple[str, np.ndarray]:
     """Return the kind of map (M, D) that fits a quarter of the unit pairs (P, M), (P, D) best, fitted to all."""
     quarter = len(before) // 4
-    maps = {"procrustes": _procrustes} | {f"ridge {penalty:g}": _ridge(penalty) for penalty in PENALTIES}
+    maps = {"procrustes": _procrustes} | {f"ridge {penalty:g}": partial(_ridge, penalty) for penalty in PENALTIES}
 
     def fit(kind: str) -> float:
         mapped = normalized(before[:quarter] @ maps[kind](before[quarter:], after[quarter:]))
@@ -107,13 +107,10 @@ def _procrustes(before: np.ndarray, after: np.ndarray) -> np.ndarray:
     return np.asarray(left @ right)
 
 
-def _ridge(penalty: float) -> Any:
-    def solved(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-        gram = before.T @ before
-        gram[np.diag_indices_from(gram)] += penalty * len(before) / before.shape[1]
-        return np.asarray(np.linalg.solve(gram, before.T @ after))
-
-    return solved
+def _ridge(penalty: float, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    gram = before.T @ before
+    gram[np.diag_indices_from(gram)] += penalty * len(before) / before.shape[1]
+    return np.asarray(np.linalg.solve(gram, before.T @ after))
 
 
 def write_migrated(old: Vectors, migrated: Migrated, output: Path) -> None:

@@ -73,20 +73,10 @@ class Model:
     """
 
     def __init__(self, parts: Parts, predictor: Predictor, eye: Eye) -> None:
-        """Put together what `of` or `bound` built."""
+        """Put together what `bound` built."""
         self.parts, self.predictor, self.eye, self.reference = parts, predictor, eye, _reference(parts)
         self.record = parts.record
         self.classes, self.digest, self.name = self.record.classes, self.record.digest, self.record.name
-
-    @classmethod
-    def of(cls, parts: Parts, device: torch.device | str = "cpu", network: nn.Module | None = None) -> Model:
-        """Build a model of its parts on `device`, with somebody's own `network` where its backbone is none of ours.
-
-        Raises:
-            FileError: the tensors do not fit the record.
-            ServingError: the network is missing, or there is no need of one.
-        """
-        return cls.bound(parts, combined(_members(parts, network)), device)
 
     @classmethod
     def bound(cls, parts: Parts, made: Assembly, device: torch.device | str) -> Model:
@@ -288,10 +278,16 @@ class Model:
         Raises:
             FileError: the folder holds files that are none of a model folder.
         """
-        told = {"looks": torch.from_numpy(self._training_looks)}
-        if self.canary is not None:
-            told["canary"] = torch.from_numpy(self.canary)
-        return self.parts.with_reference(**told).write(Path(folder), license=license)
+        told = {} if self.canary is None else {"canary": torch.from_numpy(self.canary)}
+        return self._with_looks().with_reference(**told).write(Path(folder), license=license)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle or a copy holds: of the training images only what they look like."""
+        return vars(self) | {"parts": replace(self._with_looks(), training_images=tuple)}
+
+    def _with_looks(self) -> Parts:
+        """Return the parts, by which the model knows its training images again without having them."""
+        return self.parts.with_reference(looks=torch.from_numpy(self._training_looks))
 
     def to_program(self) -> ExportedProgram:
         """Return network and uncertainty as a `torch.export` program; input and outputs as of `to_onnx`."""
@@ -332,7 +328,8 @@ def load(source: str | Path, *, device: str = "auto", network: nn.Module | None 
         ServingError: there is no such model, or it needs components or a network of somebody's own.
         FileError: a file is missing, damaged or was changed.
     """
-    model = Model.of(parts_of(source), pick_device(device), network)
+    parts = parts_of(source)
+    model = Model.bound(parts, combined(_members(parts, network)), pick_device(device))
     stored = model.parts.tensors[REFERENCE].get("canary")
     if stored is not None:
         warn_if_moved(stored.numpy(), model.checked_canary, f"the model folder {source}")
@@ -340,7 +337,12 @@ def load(source: str | Path, *, device: str = "auto", network: nn.Module | None 
 
 
 def _members(parts: Parts, network: nn.Module | None) -> list[Assembly]:
-    """Build encoder and loss of every member."""
+    """Build encoder and loss of every member, with somebody's own `network` where its backbone is none of ours.
+
+    Raises:
+        FileError: the tensors do not fit the record.
+        ServingError: the network is missing, or there is no need of one.
+    """
     record, members = parts.record, []
     for number, member in enumerate(record.members):
         name = MEMBER.format(number)

@@ -281,8 +281,8 @@ def _downloaded(uri: str) -> Path:
             place = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri))
     except mlflow.MlflowException as error:
         raise ServingError(
-            f"{uri} cannot be had from {mlflow.get_tracking_uri()}: {error}. Run this where the store is, or name it: "
-            "MLFLOW_TRACKING_URI=sqlite:////path/mlflow.db, or the address of a server."
+            f"{uri} cannot be had from {mlflow.get_tracking_uri()}: {str(error).rstrip('.')}. Run this where the "
+            "store is, or name it: MLFLOW_TRACKING_URI=sqlite:////path/mlflow.db, or the address of a server."
         ) from error
     records = sorted(place.rglob(RECORD))
     if not records:

@@ -1,6 +1,6 @@
 """Models in MLflow's registry: a model folder with a signature, under a name, `probmetric.load("models:/name/1")`.
 
-It is logged with its files as an output of the run that made it. The same model is registered once.
+It is logged with its files as an output of the run that made it. The same model is registered once per licence.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from probmetric import __version__
 from probmetric.errors import ServingError
+from probmetric.serving.card import card
 from probmetric.tracking import store
 from probmetric.tracking.entries import RUN_TAG
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 IMAGE = "image"
 LONGEST_DESCRIPTION = 5000  # what MLflow's database holds
-DIGEST_TAG = "probmetric.model"
+DIGEST_TAG, LICENSE_TAG = "probmetric.model", "probmetric.license"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -37,7 +38,7 @@ def register(model: Model, name: str, *, store_uri: str, artifact_root: Path, li
         name: what it is called.
         store_uri: `sqlite:///mlflow.db`, or the address of a tracking server.
         artifact_root: folder of the artifacts (not used with a tracking server).
-        license: under what terms it may be used, for its card.
+        license: under what terms it may be used, for its card; "": as it is said, or registered, already.
 
     Raises:
         ServingError: a name that is none, or a model without a folder.
@@ -46,15 +47,18 @@ def register(model: Model, name: str, *, store_uri: str, artifact_root: Path, li
     if not _NAME.fullmatch(name):
         raise ServingError(f"{name!r} cannot name a model; use letters, digits, '.', '-' and '_'.")
     with store.opened(store_uri, artifact_root) as client:
-        version = _version_of(client, name, model.digest)
+        version = _version_of(client, name, model.digest, license)
         if version is not None:
             return f"models:/{name}/{version}"
         dataset = model.record.name.partition("/")[0].partition("+")[0]
         local_root = artifact_root if store.is_local(store_uri) else None
         experiment = store.Writer(client, local_root, "").experiment_id(dataset)
-        run = _run_of(client, experiment, model.record.name)
-        tags = {DIGEST_TAG: model.digest, RUN_TAG: model.record.name}
-        words = model.card.split("---\n", 2)[-1].strip()[:LONGEST_DESCRIPTION]  # without the card's head of YAML
+        runs = client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{model.record.name}'", max_results=1)
+        run = runs[0].info.run_id if runs else None  # one that is not tracked has none
+        license = license or model.record.license
+        tags = {DIGEST_TAG: model.digest, RUN_TAG: model.record.name, LICENSE_TAG: license}
+        about = card(model.record.model_copy(update={"license": license}))
+        words = about.split("---\n", 2)[-1].strip()[:LONGEST_DESCRIPTION]  # without the card's head of YAML
         logged = _logged(client, model, (name, experiment, run), tags, license)
         made = client.create_model_version(
             name, logged.artifact_location, run_id=run, tags=tags, description=words, model_id=logged.model_id
@@ -62,18 +66,13 @@ def register(model: Model, name: str, *, store_uri: str, artifact_root: Path, li
         return f"models:/{name}/{made.version}"
 
 
-def _version_of(client: MlflowClient, name: str, digest: str) -> str | None:
-    """Return the version of `name` that has this digest; make the name where there is none."""
+def _version_of(client: MlflowClient, name: str, digest: str, license: str) -> str | None:
+    """Return the version of `name` with this digest, and licence unless ""; make the name where there is none."""
     if not client.search_registered_models(f"name = '{name}'"):
         client.create_registered_model(name, description="Image embeddings with uncertainty; versions have cards.")
     versions = client.search_model_versions(f"name = '{name}'")
-    return next((str(each.version) for each in versions if each.tags.get(DIGEST_TAG) == digest), None)
-
-
-def _run_of(client: MlflowClient, experiment: str, run: str) -> str | None:
-    """Return MLflow's id of the run that made the model; None where it is not tracked."""
-    runs = client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{run}'", max_results=1)
-    return runs[0].info.run_id if runs else None
+    tags = {DIGEST_TAG: digest} | ({LICENSE_TAG: license} if license else {})
+    return next((str(each.version) for each in versions if tags.items() <= each.tags.items()), None)
 
 
 def _logged(
@@ -96,8 +95,8 @@ def _write(model: Model, target: Path, license: str) -> None:
     """Write the model folder inside a folder of MLflow's, with the signature."""
     import mlflow
 
-    with TemporaryDirectory() as scratch, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=UserWarning)  # of MLflow, on type hints of its own and examples
+    # MLflow warns of type hints of its own, and of examples
+    with TemporaryDirectory() as scratch, warnings.catch_warnings(action="ignore", category=UserWarning):
         folder = model.save(Path(scratch) / "probmetric", license=license)
         mlflow.pyfunc.save_model(
             str(target),

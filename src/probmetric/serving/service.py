@@ -29,6 +29,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from probmetric import __version__
 from probmetric.data.manifest import DataError
 from probmetric.errors import ProbMetricError, ServingError
+from probmetric.io import FileError
 from probmetric.serving import gallery_files, gallery_trust
 from probmetric.serving.gallery import Gallery
 from probmetric.serving.model import Model
@@ -110,12 +111,13 @@ class Service:
 
         Raises:
             ServingError: the service may not write, or the image has no name, or no class where all others have one.
+            FileError: the gallery has gone; none is made in its place.
         """
         if not self.writable:
             raise ServingError("this service only reads; start it with --writable to add images.")
         if not path.strip():
             raise ServingError("path is empty; name the image.")
-        with self._lock, Gallery.changing(self.folder) as gallery:
+        with self._lock, Gallery.changing(self.folder, new=False) as gallery:
             if not class_name.strip() and gallery.labelled:
                 raise ServingError("class_name is empty; without it no answer of the gallery could be certified.")
             gallery.add(self.model, [image], paths=[path], class_names=[class_name])
@@ -168,7 +170,8 @@ async def _answered(request: Request, answer: Callable[[bytes], dict[str, Any]])
 
 
 async def _said(request: Request, error: Exception) -> JSONResponse:
-    return JSONResponse({"error": str(error)}, status_code=400)
+    of_the_service = isinstance(error, FileError) and not isinstance(error, DataError)
+    return JSONResponse({"error": str(error)}, status_code=500 if of_the_service else 400)
 
 
 def run_service(model: Model, folder: Path, *, host: str, port: int, writable: bool) -> None:

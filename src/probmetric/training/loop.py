@@ -149,7 +149,8 @@ class Trainer:
         """Train the epochs that are left."""
         wanted, largest = self.settings.batch_size, max(map(len, self.data.batches(0)), default=0)
         if largest < wanted:
-            log.warning("training.batch_size %d is cut to %d: the training images make no larger one", wanted, largest)
+            reason = "a batch has every training class or image then; more images_per_class make larger ones"
+            log.warning("training.batch_size %d is cut to %d: %s", wanted, largest, reason)
         with self._progress_bar() as bar:
             while not self.progress.finished:
                 self.train_epoch(bar)
