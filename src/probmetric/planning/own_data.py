@@ -290,7 +290,10 @@ def _read(place: Path, source: str, split: str, options: dict[str, Any]) -> tupl
         if _can_choose(table, *enough):
             break
         tried = better | {"val_fraction": fraction}
-        larger = _listed(place, source, tried)
+        try:
+            larger = _listed(place, source, tried)
+        except SplitError:  # the data name what to validate on
+            break
         changed = _count(larger, "val") > _count(table, "val")
         if changed and max(_sizes(larger, "val")) > 1 < min(_sizes(larger, "train")):
             table, better = larger, tried
