@@ -274,5 +274,7 @@ def test_a_loss_does_what_its_class_declares(name):
     loss = create_loss(name, num_classes=4, dim=5)
     probabilities = loss.probabilities(torch.randn(3, 5), generator=torch.Generator().manual_seed(0))
     assert (loss.class_proxies() is not None) == REGISTRY.holds(name, "has_proxies", {})
-    assert (loss.class_vectors() is not None or loss.wants_warm_start) == REGISTRY.holds(name, "starts_at_means", {})
+    declared = [REGISTRY.holds(name, flag, {}) for flag in ("has_proxies", "is_classifier")]
+    turned = any(declared) and not REGISTRY.holds(name, "starts_at_random", {})
+    assert (loss.class_vectors() is not None or loss.wants_warm_start) == turned
     assert (probabilities is not None) == REGISTRY.holds(name, "is_classifier", {})

@@ -49,8 +49,6 @@ class Loss(nn.Module):
     """Whether `class_proxies` gives proxies; planning asks before a run measures them."""
     is_classifier: ClassVar[Flag] = False
     """Whether `probabilities` gives class probabilities; planning asks where something needs them."""
-    starts_at_means: ClassVar[Flag] = False
-    """Whether `training.proxy_init: class_means` holds: `class_vectors` gives rows, or the loss always starts so."""
     least_dim: ClassVar[int] = 1
     """Smallest number of dimensions of the embeddings."""
     wants_groups: int = 1
@@ -212,7 +210,6 @@ class ProxyLoss(Loss):
     """A loss over `proxies` (K C, M), K = `per_class` to a class, of which only the directions matter."""
 
     has_proxies = True
-    starts_at_means = True
 
     def __init__(self, *, num_classes: int, dim: int, proxy_lr: float, per_class: int = 1) -> None:
         super().__init__(num_classes=num_classes, dim=dim)
@@ -240,7 +237,6 @@ class WeightedLoss(Loss):
     """A classifier with one vector of weights, a row of `weight` (C, M), for each class."""
 
     is_classifier = True
-    starts_at_means = True
     weight: nn.Parameter
 
     def class_vectors(self) -> tuple[Tensor, Tensor]:

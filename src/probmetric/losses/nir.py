@@ -48,7 +48,6 @@ class NIR(Loss):
     """Non-isotropy regularisation on top of the proxy loss `base`."""
 
     has_proxies = True
-    starts_at_means = True
     least_dim = 2  # a coupling block splits the coordinates in two
     sums: Tensor
     counts: Tensor

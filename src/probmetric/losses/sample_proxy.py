@@ -97,7 +97,6 @@ class SampleProxyLoss(Loss):
 
     has_proxies = True
     is_classifier = True
-    starts_at_means = True
     least_dim = 2
 
     embedding_scale: Tensor

@@ -31,7 +31,6 @@ class ThresholdConsistent(WrappingLoss):
 
     has_proxies: ClassVar[Flag] = {"base": ["proxy_anchor", "proxy_nca_pp", "soft_triple"]}
     is_classifier: ClassVar[Flag] = {"base": ["proxy_nca_pp", "soft_triple", "cosine", "arcface"]}
-    starts_at_means: ClassVar[Flag] = {"base": ["proxy_anchor", "proxy_nca_pp", "soft_triple", "cosine", "arcface"]}
     wants_groups = 2
 
     def __init__(

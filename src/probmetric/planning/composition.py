@@ -181,7 +181,9 @@ class Draft:
         loss, epochs = self.settings["loss"], training["epochs"]
         if not all(milestone < epochs for milestone in training["milestones"]):
             yield "training.milestones", f"training.epochs {epochs}; name epochs below it, counted from 0."
-        if loss and not REGISTRIES["loss"].holds(loss.name, "starts_at_means", loss.options):
+        flags = ("has_proxies", "is_classifier", "starts_at_random")
+        declares = [bool(loss and REGISTRIES["loss"].holds(loss.name, flag, loss.options)) for flag in flags]
+        if loss and (declares[2] or not any(declares)):
             yield "training.proxy_init", f"loss {loss.name!r}, which has no proxies or class weights; leave it out."
         if not self.settings["pretrained"]:
             yield "training.warmup_epochs", "a network that nothing pretrained; leave it out, or set pretrained."

@@ -211,12 +211,11 @@ class LossContract(Contract):
         assert all(isinstance(value, float) for value in loss.diagnostics().values())
 
     def test_the_class_declares_what_it_can_do(self) -> None:
-        """Check that `has_proxies`, `is_classifier` and `starts_at_means` are what the loss answers."""
+        """Check that `has_proxies` and `is_classifier` are what the loss answers."""
         loss = self.make()
         probabilities = loss.probabilities(batch()[0], generator=torch.Generator().manual_seed(1))
         assert (loss.class_proxies() is not None) == REGISTRY.holds(self.name, "has_proxies", self.options)
         assert (probabilities is not None) == REGISTRY.holds(self.name, "is_classifier", self.options)
-        assert loss.class_vectors() is None or REGISTRY.holds(self.name, "starts_at_means", self.options)
 
     def test_bad_input_is_named(self) -> None:
         """Check that wrong shapes and labels are answered with what is allowed."""
