@@ -10,7 +10,7 @@ Settings are addressed by dotted keys: `dim`, `training.epochs`, `loss` (another
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +52,11 @@ READ_WITH = {
 DEFAULTS = flatten({"training": Training().model_dump()})
 VALUES, GROUPS = ("fidelity", "dim", "pretrained"), ("training", "evaluation")
 _BORROWED = ("uncertainty", "fidelity", "evaluation")
+
+
+def instead(decider: str, value: Any, values: Collection[str]) -> str:
+    """Say what a setting does nothing with, and what to do."""
+    return f"{decider} {value!r}; leave it out, or set {decider} to {' or '.join(values)}."
 
 
 @dataclass
@@ -168,7 +173,7 @@ class Draft:
         """
         training = Training().model_dump() | self.settings["training"]
         reasons = dict(self._unread(training)) | {
-            key: f"{decider} {value!r}; leave it out, or set {decider} to {' or '.join(values)}."
+            key: instead(decider, value, values)
             for key, (decider, values) in READ_WITH.items()
             if (value := training[decider.partition(".")[2]]) not in values
         }

@@ -27,7 +27,7 @@ from probmetric.config import (
 from probmetric.errors import nearest
 from probmetric.io import FileError
 from probmetric.planning.capabilities import UnsuitableError, check_run, check_strangers
-from probmetric.planning.composition import DEFAULTS, READ_WITH, Draft, composed
+from probmetric.planning.composition import DEFAULTS, READ_WITH, Draft, composed, instead
 from probmetric.planning.declared import check_declared, data_source, dataset_names, missing_files, strangers
 from probmetric.planning.experiments import (
     PRESET,
@@ -237,10 +237,7 @@ def _check_crossed(overrides: list[Mapping[str, Any]]) -> None:
     for key, (decider, values) in READ_WITH.items():
         both = [each for each in overrides if decider in each and each.get(key, DEFAULTS[key]) != DEFAULTS[key]]
         if both and not any(each[decider] in values for each in both):
-            raise ConfigError(
-                f"set: {key} does nothing with {decider} {both[0][decider]!r}; leave it out, or set {decider} to "
-                f"{' or '.join(values)}."
-            )
+            raise ConfigError(f"set: {key} does nothing with {instead(decider, both[0][decider], values)}")
 
 
 def _check_search(params: Params, methods: Mapping[str, Method], point: Point) -> None:
