@@ -88,7 +88,8 @@ class _Case:
         method = self._series(claim.metric, claim.method, (self.fidelity,))
         if method is None:
             return self._several()
-        opponents = {names[0]: self._opponent(names) for names in claim.against}
+        metric, fidelities = claim.against_metric or claim.metric, (self.fidelity, "corrected")
+        opponents = {names[0]: self._series(metric, names, fidelities) for names in claim.against}
         present = {item.variant: item for item in opponents.values() if item is not None}
         tests = {name: test for name, test in self._tests(method, present).items() if test.n}
         if not tests:
@@ -121,9 +122,6 @@ class _Case:
         labels = listed([self.context.label(each.variant) for each in versions], most=2)
         reason = f"{labels} were run, and most methods here have none of these settings, so no run stands for the claim"
         return Finding(self.claim, self.data, "not testable here", fidelity=self.fidelity, unmet=(reason,))
-
-    def _opponent(self, names: Names) -> Series | None:
-        return self._series(self.claim.against_metric or self.claim.metric, names, (self.fidelity, "corrected"))
 
     def _series(self, metric: str, names: Names, fidelities: Names) -> Series | None:
         """The first of `names` that was run, tuned if any was, in the first of `fidelities` it was run in."""
