@@ -15,6 +15,7 @@ from probmetric.config.params import DataFolders
 from probmetric.data import DataError, load_columns, load_manifest, load_metadata, prepare_dataset
 from probmetric.data.places import located, positives
 from probmetric.data.sources import REGISTRY, RawFiles
+from probmetric.errors import ProbMetricError
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.plan import Run, RunPlan
 from probmetric.runs.steps import make
@@ -307,10 +308,10 @@ def test_a_listing_may_write_a_class_in_another_unicode_form_and_with_one_space(
     assert (first, last) == ({"Wren", "Auk", "caf\u00e9  au lait", "Crow"}, set(ORDER[4:]))
 
 
-@pytest.mark.parametrize(("option", "value"), [("class_order", "name"), ("test_fraction", 0.2)])
+@pytest.mark.parametrize(("option", "value"), [("class_order", "name"), ("test_fraction", 0.2), ("val_fraction", 0.3)])
 def test_other_splits_than_those_that_data_name_are_refused(tmp_path, birds, option, value):
     for name in ORDER:
-        split = "train" if name in ORDER[:4] else "test"
+        split = "train" if name in ORDER[:3] else "val" if name == ORDER[3] else "test"
         (birds.parent / "named" / split).mkdir(parents=True, exist_ok=True)
         (birds / name).rename(birds.parent / "named" / split / name)
     with pytest.raises(DataError, match=f"names splits, and {option} would make others; remove one of the two"):
@@ -322,15 +323,30 @@ def test_other_splits_than_those_that_data_name_are_refused(tmp_path, birds, opt
     [
         (ORDER[1:], {}, "the class 'Wren' is listed 0 times"),
         ([*ORDER, "Auk"], {}, "the class 'Auk' is listed 2 times"),
-        (ORDER, {"split": "by_image"}, "class_order shares out classes; remove it, or set split: by_class"),
+        (ORDER, {"split": "by_image"}, "'class_order' is '../classes.txt', which counts with split='by_class' only"),
         (None, {}, r"classes.txt \(class_order\) cannot be read .*; name a text file with a class a line"),
     ],
 )
 def test_a_listing_that_does_not_fit_the_classes_is_refused(tmp_path, birds, lines, options, message):
     listing = birds.parent / "classes.txt"
     listing.unlink() if lines is None else listing.write_text("\n".join(lines))
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(ProbMetricError, match=message):
         halves(tmp_path / "out", birds, class_order="../classes.txt", **options)
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "decider"),
+    [
+        ("cub", {"fold": 2}, "protocol='mlrc' only; protocol is 'standard'"),
+        ("lfw", {"training_folds": 5}, "view2' only; protocol is 'view1'"),
+        ("sop", {"shorter_side": 128}, "store='pixels' only; store is 'files'"),
+        ("folder", {"shorter_side": 128, "store": "files"}, "store='pixels' only; store is 'files'"),
+    ],
+)
+def test_options_that_a_source_does_not_read_are_refused_where_they_are_written(source, options, decider):
+    message = f"{next(iter(options))}' is .*{decider}. Leave it out, or change "
+    with pytest.raises(ValueError, match=message):
+        parse(DataFolders, {"on_request": {"mine": {"source": source, "raw": "x"} | options}}, "data")
 
 
 def test_another_listing_has_the_data_prepared_again(birds):

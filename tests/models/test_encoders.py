@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from probmetric.io import FileError, sha256_file, write_tensors
-from probmetric.models import REGISTRY, create_encoder
+from probmetric.models import REGISTRY, create_encoder, register
 from probmetric.models._base import Encoder
-from probmetric.registry import OptionValueError, UnknownNameError
-from probmetric.testing import BackboneContract, cases
+from probmetric.registry import OptionValueError, RegistrationError, UnknownNameError
+from probmetric.testing import BackboneContract, cases, isolated_components
 
 TINY = {"timm": {"tag": "test_resnet.r160_in1k"}}
 SMALL_IMAGE = {"timm": 64}
@@ -128,6 +128,18 @@ def test_dropout_acts_in_training_only(backbone: str) -> None:
     assert not torch.equal(encoder(batch), encoder(batch))
     encoder.eval()
     assert torch.equal(encoder(batch), encoder(batch))
+
+
+def test_a_backbone_that_does_not_say_its_sizes_is_told_which() -> None:
+    class Sizeless(Encoder):
+        def __init__(self, *, dim: int, in_channels: int, image_size: int) -> None:
+            super().__init__()
+            self.dim = dim
+
+    with isolated_components():
+        register("sizeless")(Sizeless)
+        with pytest.raises(RegistrationError, match="backbone 'sizeless' sets no num_features; its `__init__` sets"):
+            create_encoder("sizeless", dim=4)
 
 
 def test_unknown_names_and_options_are_answered() -> None:

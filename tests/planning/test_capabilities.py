@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from probmetric.config import ConfigError, DataFolders, Method, Params, load, parse
+from probmetric.config import ConfigError, DataFolders, Experiment, Method, Params, load, parse
 from probmetric.losses import REGISTRY, create_loss, list_losses
 from probmetric.planning.capabilities import UnsuitableError
-from probmetric.planning.expansion import Point, resolve
+from probmetric.planning.expansion import Point, expand, resolve
 
 ROOT = Path(__file__).parents[2]
 
@@ -113,6 +113,39 @@ UNREAD = [
         {"loss": "triplet", "training": {"schedule": "exponential", "plateau_patience": 3}},
         "training.plateau_patience does nothing with training.schedule 'exponential'",
     ),
+    (
+        {"loss": "triplet", "training": {"sampler": "shuffle", "images_per_class": 8}},
+        "training.images_per_class does nothing with training.sampler 'shuffle'",
+    ),
+    (
+        {"like": "trained", "change": {"training": {"sampler": "pairs", "images_per_class": 8}}},
+        "training.images_per_class does nothing with training.sampler 'pairs'; .* set training.sampler to balanced or ",
+    ),
+    (
+        {"loss": "triplet", "training": {"schedule": "multistep", "milestones": [5, 45]}},
+        "training.milestones does nothing with training.epochs 45; name epochs below it",
+    ),
+    (
+        {"loss": "hyperbolic", "training": {"proxy_init": "class_means"}},
+        "training.proxy_init does nothing with loss 'hyperbolic', which has no proxies or class weights; leave it out",
+    ),
+    ({"like": "trained", "change": {"training.warmup_epochs": 1}}, "training.warmup_epochs does nothing with a net"),
+    (
+        {
+            "loss": "cosine",
+            "backbone": {"name": "timm", "head": "none"},
+            "training": {"learning_rates": {"head": 0.1}},
+        },
+        "training.learning_rates.head does nothing with a backbone without head",
+    ),
+]
+READ = [
+    {"loss": "triplet", "training": {"momentum": 0.9, "proxy_init": "random", "warmup_epochs": 0}},
+    {"loss": "triplet", "training": {"sampler": "shuffle", "images_per_class": 4}},
+    {"loss": "triplet", "training": {"schedule": "multistep", "milestones": [44]}},
+    {"loss": "triplet", "pretrained": True, "training": {"warmup_epochs": 1}},
+    {"loss": "el_nivmf", "training": {"proxy_init": "class_means"}},
+    {"loss": "threshold_consistent", "training": {"proxy_init": "class_means"}},
 ]
 TRAINED = {
     "loss": "triplet",
@@ -124,6 +157,30 @@ TRAINED = {
 def test_what_a_method_writes_and_nothing_reads_is_refused(params, spec, message):
     with pytest.raises(ConfigError, match=f"methods.m: {message}"):
         plan(params, {"m": spec, "trained": TRAINED})
+
+
+@pytest.mark.parametrize("spec", READ, ids=str)
+def test_what_is_read_or_is_the_default_is_planned(params, spec):
+    assert plan(params, {"m": spec})
+
+
+@pytest.mark.parametrize("form", ["flat", "nested"])
+def test_a_block_that_sets_what_none_of_its_runs_reads_is_refused(params, form):
+    def planned(**training):
+        chosen = {f"training.{key}": value for key, value in training.items()}
+        block = {
+            "datasets": ["digits"],
+            "methods": ["trained"],
+            "set": chosen if form == "flat" else {"training": training},
+        }
+        experiment = parse(Experiment, {"title": "crossed", "runs": [block]}, "crossed")
+        return expand(params, {"trained": parse(Method, TRAINED, "trained")}, experiment)
+
+    message = "set: training.momentum does nothing with training.optimizer 'adam'; .* set training.optimizer to sgd or"
+    with pytest.raises(ConfigError, match=message):
+        planned(optimizer="adam", momentum=0.5)
+    assert planned(optimizer="rmsprop", momentum=0.5, nesterov=False)
+    assert planned(optimizer="adam", momentum=0.9)
 
 
 def test_what_is_inherited_and_nothing_reads_is_planned_and_an_override_of_it_refused(params):
@@ -217,4 +274,7 @@ def test_a_loss_does_what_its_class_declares(name):
     loss = create_loss(name, num_classes=4, dim=5)
     probabilities = loss.probabilities(torch.randn(3, 5), generator=torch.Generator().manual_seed(0))
     assert (loss.class_proxies() is not None) == REGISTRY.holds(name, "has_proxies", {})
+    declared = [REGISTRY.holds(name, flag, {}) for flag in ("has_proxies", "is_classifier")]
+    turned = any(declared) and not REGISTRY.holds(name, "starts_at_random", {})
+    assert (loss.class_vectors() is not None or loss.wants_warm_start) == turned
     assert (probabilities is not None) == REGISTRY.holds(name, "is_classifier", {})

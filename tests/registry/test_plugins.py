@@ -111,7 +111,13 @@ def test_plugins_in_params_are_known_before_the_methods_are_checked(project):
     ("name", "text", "message"),
     [
         ("mylba", "", r"params.yaml: plugins: plugin 'mylba' is not installed and .* holds no mylba.py or mylba/"),
-        ("mylab", "import nothing_of_that_name", "plugin 'mylab' cannot be imported: ModuleNotFoundError: No module"),
+        (
+            "mylab",
+            "import nothing_of_that_name",
+            r"imported: \S+circle.py, line 1: ModuleNotFoundError: No module named",
+        ),
+        ("mylab", "import json\njson.loads('{')", r"imported: \S+mylab/circle.py, line 2: JSONDecodeError: Expecting"),
+        ("mylab", "def f(:", r"cannot be imported: SyntaxError: invalid syntax \(circle.py, line 1\)"),
         ("my lab", "", "plugin 'my lab' is not installed"),
     ],
 )

@@ -5,15 +5,17 @@ import itertools
 import json
 import re
 import struct
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from fabricated_runs import context_of, gathered, write_run
+from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from probmetric.io import write_json
-from probmetric.registry import UnknownNameError
+from probmetric.registry import RegistrationError, UnknownNameError
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import (
     _data,
@@ -25,11 +27,13 @@ from probmetric.reporting.figures import (
     draw_all,
     list_figures,
     montages,
+    register,
     sweeps,
 )
 from probmetric.reporting.results import COLUMNS, by_method
 from probmetric.reporting.tables import result_table
 from probmetric.runs.folder import RunFolder
+from probmetric.testing import isolated_components
 
 
 def png_size(path) -> tuple[int, int]:
@@ -194,6 +198,16 @@ def test_figures_have_the_intervals_of_the_table(workspace):
     assert halves == {expected}
     rates = sweeps.rates_of(context, "retrieval/recall_at_1")["glyphs"]["contrastive"]
     assert {round(cell.half_width, 6) for cell in rates.values()} == {expected}
+
+
+def test_a_figure_of_ones_own_is_drawn_as_the_guide_shows_and_one_without_a_drawing_is_named(study):
+    guide = (Path(__file__).parents[2] / "docs/guide/figures.md").read_text()
+    with isolated_components():
+        exec(re.search(r"```python\n(.*?)```", guide, re.DOTALL)[1], {"__name__": "mylab"})
+        register("bare")(lambda context: Figure())
+        assert json.loads(draw("doubts", study)[2].read_text())["caption"] == "Doubt of the test images."
+        with pytest.raises(RegistrationError, match=r"figure 'bare' returned Figure; expected Drawing\(figure, title"):
+            draw("bare", study)
 
 
 @pytest.mark.slow

@@ -378,18 +378,27 @@ class Whole(nn.Module):
         ({"selection_metric": "accuracy", "validation": Blobs(1)}, "loss 'proxy_anchor' is no classifier"),
         ({"validation": Blobs(1, per_class=1)}, "no validation image has a second one of its class"),
         ({"uncertainty": "temperature", "loss": "arcface"}, "validation images of the training classes"),
+        ({"nesterov": True}, "training.nesterov does nothing with training.optimizer 'adam'; leave it out, or set "),
+        ({"proxy_init": "class_means", "loss": "triplet"}, "training.proxy_init does nothing with loss 'triplet'"),
+        ({"encoder": "compact", "warmup_epochs": 1}, "training.warmup_epochs does nothing with a network that nothing"),
     ],
 )
-def test_what_an_uncertainty_lacks_is_said_before_training(monkeypatch, options, says):
+def test_what_is_lacking_or_read_by_nothing_is_said_before_training(monkeypatch, options, says):
     from probmetric.training.loop import Trainer
 
     monkeypatch.setattr(Trainer, "fit", lambda _: pytest.fail("trained"))
     with pytest.raises(ProbMetricError, match=says):
-        train(encoder=Whole(), **options)
+        train(**{"encoder": Whole()} | options)
+
+
+@pytest.mark.parametrize(("sampler", "size"), [("shuffle", 18), ("balanced", 16)])
+def test_plain_shuffling_leaves_no_image_out_of_the_only_batch(sampler, size):
+    model = train(data=Blobs(0, per_class=3), sampler=sampler, epochs=1)
+    assert model.record.members[0].settings.training.batch_size == size
 
 
 def test_few_images_make_one_batch_of_pairs():
-    model = train(data=Blobs(0, per_class=3), sampler="pairs", images_per_class=5, epochs=1)
+    model = train(data=Blobs(0, per_class=3), sampler="pairs", epochs=1)
     assert model.record.members[0].settings.training.batch_size == 18
 
 

@@ -41,7 +41,9 @@ def test_an_exemption_says_why(project):
 
 def test_a_false_declaration_is_noticed(project):
     loss("boasts", compute=lambda self, z, y, generator: z.square().mean(), is_classifier=True)
-    with pytest.raises(AssertionError):
+    with pytest.raises(
+        AssertionError, match=r"test_the_class_declares_what_it_can_do of boasts \(Check that `has_prox"
+    ):
         check(LossContract, "boasts")
 
 

@@ -22,6 +22,7 @@ from probmetric.registry import When
 from probmetric.runs.names import data_name
 
 Sampler = Literal["balanced", "balanced_with_replacement", "class_random", "episodic", "pairs", "shuffle"]
+BY_CLASS = ("balanced", "balanced_with_replacement", "class_random", "episodic")
 Epochs = Annotated[int, Field(ge=0, le=10**6)]
 Some = Annotated[int, Field(ge=1, le=10**6)]
 WIDEST = 2**16
@@ -53,7 +54,7 @@ class Training(Strict):
 
     epochs: Epochs = Field(15, description="passes over the training set; 0 leaves the network untrained")
     batch_size: int = Field(96, ge=2, le=2**20)
-    images_per_class: Some = Field(4, description="K of the class-balanced sampler; 1 with plain shuffling")
+    images_per_class: Annotated[Some, When(sampler=BY_CLASS)] = Field(4, description="K of samplers that draw classes")
     sampler: Sampler = "balanced"
     steps_per_epoch: Some | None = Field(
         None, description="optimiser steps of an epoch, whatever the size of the data; unset: one pass over it"

@@ -29,7 +29,10 @@ __all__ = [
 ]
 
 REGISTRY = Registry(
-    "loss", "probmetric.losses", context=("num_classes", "dim"), constants=("has_proxies", "is_classifier")
+    "loss",
+    "probmetric.losses",
+    context=("num_classes", "dim"),
+    constants=("has_proxies", "is_classifier", "starts_at_random"),
 )
 register, list_losses = REGISTRY.register, REGISTRY.names
 __getattr__ = exported(__name__)

@@ -42,6 +42,7 @@ class Hyperbolic(Loss):
     """Hyperbolic softmax of the given `curvature` c > 0."""
 
     is_classifier = True
+    starts_at_random = True
 
     def __init__(
         self,

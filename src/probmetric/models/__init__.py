@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from probmetric.lazy import exported
-from probmetric.registry import OptionValueError, Registry
+from probmetric.registry import OptionValueError, RegistrationError, Registry
 
 if TYPE_CHECKING:
     from probmetric.models._base import Encoder
@@ -72,6 +72,11 @@ def create_encoder(
             raise OptionValueError(f"{argument} is {number!r}; allowed: an integer from 1 on{words}.")
     context["dim"] = AS_FEATURES if dim == "features" else dim
     encoder: Encoder = REGISTRY.create(backbone, **context, **options)
+    if lacking := [name for name in ("dim", "num_features") if not hasattr(encoder, name)]:
+        raise RegistrationError(
+            f"backbone {backbone!r} sets no {' and no '.join(lacking)}; its `__init__` sets `dim`, the size of its "
+            "embedding, and `num_features`, that of its features."
+        )
     if pretrained:
         encoder.load_pretrained(pretrained)
     return encoder

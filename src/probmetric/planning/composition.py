@@ -10,7 +10,7 @@ Settings are addressed by dotted keys: `dim`, `training.epochs`, `loss` (another
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,7 @@ from probmetric.data.views import source_view
 from probmetric.errors import nearest
 from probmetric.planning.declared import dataset_names
 from probmetric.registry import UnknownNameError, When
+from probmetric.runs.folder import flatten
 from probmetric.runs.identity import REGISTRIES
 
 # Settings of training that are read with some values of another one only.
@@ -48,8 +49,14 @@ READ_WITH = {
     if isinstance(mark, When)
     for decider, values in mark.options.items()
 }
+DEFAULTS = flatten({"training": Training().model_dump()})
 VALUES, GROUPS = ("fidelity", "dim", "pretrained"), ("training", "evaluation")
 _BORROWED = ("uncertainty", "fidelity", "evaluation")
+
+
+def instead(decider: str, value: Any, values: Collection[str]) -> str:
+    """Say what a setting does nothing with, and what to do."""
+    return f"{decider} {value!r}; leave it out, or set {decider} to {' or '.join(values)}."
 
 
 @dataclass
@@ -158,15 +165,35 @@ class Draft:
                 "options, so that its features are the embedding; remove dim, or the option head: none"
             )
 
-    def check_read(self, written: Collection[str]) -> None:
-        """Raise `ConfigError` where one of the dotted keys `written` does nothing beside the other settings."""
+    def check_read(self, written: Mapping[str, Any]) -> None:
+        """Raise `ConfigError` where something `written` does nothing beside the other settings; defaults may.
+
+        Args:
+            written: settings as people wrote them, by dotted key or nested.
+        """
         training = Training().model_dump() | self.settings["training"]
-        for key, (decider, values) in READ_WITH.items():
-            if key in written and (value := training[decider.partition(".")[2]]) not in values:
-                raise ConfigError(
-                    f"{key} does nothing with {decider} {value!r}; leave it out, or set {decider} to "
-                    f"{' or '.join(values)}."
-                )
+        reasons = dict(self._unread(training)) | {
+            key: instead(decider, value, values)
+            for key, (decider, values) in READ_WITH.items()
+            if (value := training[decider.partition(".")[2]]) not in values
+        }
+        for key, value in flatten(written).items():
+            if key in reasons and value != DEFAULTS[key]:
+                raise ConfigError(f"{key} does nothing with {reasons[key]}")
+
+    def _unread(self, training: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """Yield the settings of training that nothing reads, by dotted key, and beside what, with the fix."""
+        loss, epochs = self.settings["loss"], training["epochs"]
+        if not all(milestone < epochs for milestone in training["milestones"]):
+            yield "training.milestones", f"training.epochs {epochs}; name epochs below it, counted from 0."
+        flags = ("has_proxies", "is_classifier", "starts_at_random")
+        declares = [bool(loss and REGISTRIES["loss"].holds(loss.name, flag, loss.options)) for flag in flags]
+        if loss and (declares[2] or not any(declares)):
+            yield "training.proxy_init", f"loss {loss.name!r}, which has no proxies or class weights; leave it out."
+        if not self.settings["pretrained"]:
+            yield "training.warmup_epochs", "a network that nothing pretrained; leave it out, or set pretrained."
+        if self._headless:
+            yield "training.learning_rates.head", "a backbone without head; leave one of the two out."
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of `RunSettings` that a method decides."""
@@ -253,7 +280,7 @@ def composed(
                 draft.set(key, value)
         draft.check_dim(changes.get("dim", method.dim), f"methods.{name}")
     with naming(f"methods.{name}"):
-        draft.check_read([*(f"training.{key}" for key in method.training), *changes])
+        draft.check_read({"training": method.training} | changes)
         if not draft.base and not draft.settings["loss"] and draft.settings["training"].get("epochs", 1):
             raise ConfigError(
                 "without a loss nothing is trained; set `loss`, or `training: {epochs: 0}` for the network as it is."

@@ -27,7 +27,7 @@ from probmetric.config import (
 from probmetric.errors import nearest
 from probmetric.io import FileError
 from probmetric.planning.capabilities import UnsuitableError, check_run, check_strangers
-from probmetric.planning.composition import READ_WITH, Draft, composed
+from probmetric.planning.composition import DEFAULTS, READ_WITH, Draft, composed, instead
 from probmetric.planning.declared import check_declared, data_source, dataset_names, missing_files, strangers
 from probmetric.planning.experiments import (
     PRESET,
@@ -217,7 +217,9 @@ def expand(
     for method, dataset in searched.items():
         _check_search(params, methods, Point(dataset=dataset, method=method))
     for grid in experiment.runs:
-        for point in _points(grid):
+        points = list(_points(grid))
+        _check_crossed([point.overrides for point in points])
+        for point in points:
             kind = replace(point, seed=0).run
             try:
                 run = _with_seed(first[kind], point.seed) if kind in first else resolve(params, methods, point)
@@ -228,6 +230,14 @@ def expand(
             else:
                 expanded[run.name] = first[kind] = run
     return list(expanded.values())
+
+
+def _check_crossed(overrides: list[Mapping[str, Any]]) -> None:
+    """Raise `ConfigError` where a setting and the one it is read with are both set, and never so that it is read."""
+    for key, (decider, values) in READ_WITH.items():
+        both = [each for each in overrides if decider in each and each.get(key, DEFAULTS[key]) != DEFAULTS[key]]
+        if both and not any(each[decider] in values for each in both):
+            raise ConfigError(f"set: {key} does nothing with {instead(decider, both[0][decider], values)}")
 
 
 def _check_search(params: Params, methods: Mapping[str, Method], point: Point) -> None:
@@ -334,7 +344,8 @@ def _change(params: Params, draft: Draft, overrides: Mapping[str, Any]) -> None:
         if key != PRESET:
             draft.set(key, value)
     draft.check_dim(overrides.get("dim"), "override")
-    draft.check_read({key for key in READ_WITH.keys() & overrides if READ_WITH[key][0] not in overrides})
+    crossed = {key for key, (decider, _) in READ_WITH.items() if decider in overrides}
+    draft.check_read({key: value for key, value in overrides.items() if key not in crossed})
 
 
 def _short(key: str, value: Any) -> str:

@@ -9,6 +9,7 @@ of the package instead of the checkout and its locked requirements.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import re
@@ -286,14 +287,15 @@ def _read(place: Path, source: str, split: str, options: dict[str, Any]) -> tupl
             table = _listed(place, source, better)
         except SplitError:  # the data name their splits, which stay
             better = chosen
-    for fraction, enough in LARGER_VAL.items() if "val_fraction" not in better else ():
-        if _can_choose(table, *enough):
-            break
-        tried = better | {"val_fraction": fraction}
-        larger = _listed(place, source, tried)
-        changed = _count(larger, "val") > _count(table, "val")
-        if changed and max(_sizes(larger, "val")) > 1 < min(_sizes(larger, "train")):
-            table, better = larger, tried
+    with contextlib.suppress(SplitError):  # the data name what to validate on
+        for fraction, enough in LARGER_VAL.items() if "val_fraction" not in better else ():
+            if _can_choose(table, *enough):
+                break
+            tried = better | {"val_fraction": fraction}
+            larger = _listed(place, source, tried)
+            changed = _count(larger, "val") > _count(table, "val")
+            if changed and max(_sizes(larger, "val")) > 1 < min(_sizes(larger, "train")):
+                table, better = larger, tried
     parted = parted_groups(table.columns) if "role" not in table.columns else []
     if parted and better["split"] == "by_image":
         names = ", ".join(parted[:3])

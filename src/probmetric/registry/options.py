@@ -199,7 +199,8 @@ class Option:
             if others[name] not in values:
                 shown, other = " or ".join(map(repr, values)), _text(others[name])
                 raise OptionValueError(
-                    f"{where} is {_text(value)}, which counts with {name}={shown} only; {name} is {other}."
+                    f"{where} is {_text(value)}, which counts with {name}={shown} only; {name} is {other}. "
+                    f"Leave it out, or change {name}."
                 )
         return float(value) if "float" in self.types and "int" not in self.types and _is(value, "int") else value
 

@@ -23,6 +23,7 @@ import importlib.util
 import pkgutil
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -423,7 +424,13 @@ def _import_plugin(name: str) -> None:
     except ProbMetricError:
         raise
     except Exception as error:
-        raise PluginError(f"plugin {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+        top = name.partition(".")[0]
+        frames = traceback.extract_tb(error.__traceback__)
+        places = [
+            f"{at.filename}, line {at.lineno}: " for at in frames if top in Path(at.filename).with_suffix("").parts
+        ]
+        problem = f"{''.join(places[-1:])}{type(error).__name__}: {error}"
+        raise PluginError(f"plugin {name!r} cannot be imported: {problem}") from error
 
 
 @contextlib.contextmanager

@@ -33,6 +33,7 @@ from probmetric.models import REGISTRY as BACKBONES
 from probmetric.models import Encoder, input_statistics
 from probmetric.models._wrapped import wrapped
 from probmetric.planning.capabilities import reads_validation, training_problems
+from probmetric.planning.composition import Draft
 from probmetric.serving.model import Model
 from probmetric.serving.model_folder import MEMBER, Parts
 from probmetric.serving.record import POSTERIOR, REFERENCE, Facts, Member, ModelRecord, Transform, Wrapped
@@ -116,6 +117,8 @@ def fit(
         usual = fine_tuning(len(dataset) if is_dataset(dataset) else 0, run.training.batch_size)
         run = parse(RunSettings, values | {"training": usual | training}, "fit")
     _check(run, validates=validation is not None)
+    whole = dict(run) | {"training": run.training.model_dump(), "pretrained": pretrained or network is not None}
+    Draft(None, "", whole).check_read({"training": training})
     settings, chosen = run.encoder(), run.uncertainty
     with (
         claim_device(device) as place,
@@ -240,7 +243,7 @@ def _in_batches(settings: EncoderSettings, count: int) -> EncoderSettings:
     training = settings.training
     if count >= training.batch_size:
         return settings
-    whole = 2 if training.sampler == "pairs" else training.images_per_class
+    whole = {"pairs": 2, "shuffle": 1}.get(training.sampler, training.images_per_class)
     largest = max(whole, count // whole * whole)
     return settings.model_copy(update={"training": training.model_copy(update={"batch_size": largest})})
 

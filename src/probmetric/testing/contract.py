@@ -77,7 +77,8 @@ def check(contract: type[Contract], name: str, **attributes: Any) -> dict[str, s
     results = {}
     for test in sorted(attribute for attribute in dir(case) if attribute.startswith("test_")):
         try:
-            getattr(case, test)()
+            with telling(f"{test} of {name} ({getattr(case, test).__doc__})"):
+                getattr(case, test)()
             results[test] = "passed"
         except unittest.SkipTest as reason:
             results[test] = str(reason)

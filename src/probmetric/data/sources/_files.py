@@ -34,11 +34,12 @@ from probmetric.data.near import mark_of
 from probmetric.data.raw import RawFiles
 from probmetric.data.sources._base import Source, Table, check_counts, options
 from probmetric.data.splits import hold_out_classes
-from probmetric.registry import CountOrZero, Range
+from probmetric.registry import CountOrZero, Range, When
 
 SplitProtocol = Literal["standard", "mlrc", "vmf", "lam"]
 Store = Literal["pixels", "files"]
 FOLDS = 4
+Side = Annotated[CountOrZero, When(store="pixels")]
 Fold = Annotated[int, Range(low=0, high=FOLDS - 1)]
 VMF_SCALE = (0.16, 1.0)
 LAM_VIEW = options(name="photos", size=227, resize=256)
@@ -109,7 +110,7 @@ class Photographs(Source):
     title: ClassVar[str]
     view = options(name="photos")
 
-    shorter_side: CountOrZero = 256
+    shorter_side: Side = 256
     store: Store = "pixels"
     subset: bool = False
 
@@ -157,7 +158,7 @@ class ZeroShot(Photographs):
     """
 
     protocol: SplitProtocol = "standard"
-    fold: Fold = 0
+    fold: Annotated[Fold, When(protocol="mlrc")] = 0
 
     def splits(self, train: np.ndarray, test: np.ndarray, seed: int) -> dict[str, np.ndarray]:
         """Return the labels of each split, for classes to train on, in order (C1,), and to test on (C2,)."""

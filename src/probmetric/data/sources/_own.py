@@ -21,17 +21,17 @@ import unicodedata
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
 from probmetric.data.image_folder import SPLIT_WORDS
 from probmetric.data.manifest import SPLITS, DataError
 from probmetric.data.sources._base import Source, Table, options
-from probmetric.data.sources._files import ImageFiles, Store, strings
+from probmetric.data.sources._files import ImageFiles, Side, Store, strings
 from probmetric.data.sources._listing import rows as listed_rows
 from probmetric.data.splits import GALLERY_SPLITS, QUERY_SPLITS, hold_out_classes, hold_out_images
-from probmetric.registry import Count, CountOrZero, Flag, OpenShare
+from probmetric.registry import Count, CountOrZero, Flag, OpenShare, When
 
 Split = Literal["by_class", "by_image", "by_group"]
 OnError = Literal["raise", "skip"]
@@ -74,7 +74,7 @@ class OwnData(Source):
     val_fraction: OpenShare = 0.15
     min_images: Count = 2
     split_seed: CountOrZero = 0
-    class_order: str = ""
+    class_order: Annotated[str, When(split="by_class")] = ""
 
     @property
     def protocol(self) -> Literal["open_set", "closed_set"]:
@@ -103,7 +103,8 @@ class OwnData(Source):
         rng = np.random.default_rng([seed, self.split_seed] if self.split_seed else seed)
         if "split" in listed:
             splits = listed["split"]
-            drawing = ("split_seed",) if np.any(splits == "val") else ()
+            drawn = np.any(splits == "train") and not np.any(splits == "val")  # images to validate on
+            drawing = () if drawn else ("val_fraction", "split_seed")
             for name in ("class_order", "test_fraction", *drawing):
                 if getattr(self, name) != getattr(type(self), name):
                     raise SplitError(f"{where} names splits, and {name} would make others; remove one of the two.")
@@ -131,10 +132,8 @@ class OwnData(Source):
         """Return the mask (C,) of the classes to test on: the last ones in `class_order`.
 
         Raises:
-            DataError: the order is not of classes, or its file lacks one of them.
+            DataError: its file lacks one of them.
         """
-        if self.split != "by_class":
-            raise DataError(f"{where}: class_order shares out classes; remove it, or set split: by_class.")
         order = classes.tolist()
         if self.class_order != "name":
             folder = where if where.is_dir() else where.parent
@@ -231,7 +230,7 @@ class OwnImages(OwnData):
 
     view = options(name="photos")
 
-    shorter_side: CountOrZero = 256
+    shorter_side: Side = 256
     store: Store = "pixels"
     on_error: OnError = "raise"
     near_duplicates: bool = True

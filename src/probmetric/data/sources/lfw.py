@@ -27,9 +27,9 @@ import numpy as np
 from probmetric.data.image_folder import read_image_folder
 from probmetric.data.manifest import DataError
 from probmetric.data.sources import RawFile, RawFiles, Table, check_counts, options, register
-from probmetric.data.sources._files import LAM_VIEW, Photographs, existing, strings, validation_classes
+from probmetric.data.sources._files import LAM_VIEW, Photographs, Side, existing, strings, validation_classes
 from probmetric.data.sources._listing import Row, once, rows
-from probmetric.registry import CountOrZero, Range
+from probmetric.registry import Range, When
 
 
 @register
@@ -51,9 +51,9 @@ class Lfw(Photographs):
 
     folds_file = RawFile("pairs.txt", "9f1ba174e4e1c508ff7cdf10ac338a7d")
 
-    shorter_side: CountOrZero = 0
+    shorter_side: Side = 0
     protocol: Literal["view1", "view2"] = "view1"
-    training_folds: Annotated[int, Range(low=0, high=9)] = 0
+    training_folds: Annotated[int, Range(low=0, high=9), When(protocol="view2")] = 0
 
     @classmethod
     def alternatives(cls) -> list[list[str]]:
@@ -64,8 +64,6 @@ class Lfw(Photographs):
         """List the images of both lists, or of all people."""
         if self.protocol == "view2":
             return self._everybody(files, seed)
-        if self.training_folds:
-            raise DataError("lfw: training_folds are those of pairs.txt; set protocol: view2 beside it.")
         return self._people_of_lists(files, seed)
 
     def _everybody(self, files: RawFiles, seed: int) -> Table:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from probmetric.io import atomic_path, read_json, write_json, write_text
-from probmetric.registry import Registry
+from probmetric.lazy import exported
+from probmetric.registry import RegistrationError, Registry
 from probmetric.reporting.words import escape_latex
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ REGISTRY = Registry(
     hint="t-SNE and UMAP are embedding_map.",
 )
 register, list_figures = REGISTRY.register, REGISTRY.names
+__getattr__ = exported(__name__)
 
 STANDING = ("risk_coverage", "p_right")  # of every report, whatever figures an experiment names
 _LATEX = r"""\begin{{figure}}
@@ -82,6 +84,11 @@ def save(name: str, folder: Path, build: Callable[[], Drawing]) -> list[Path]:
 
     with _style.style():
         drawing = build()
+        if not isinstance(drawing, _style.Drawing):
+            raise RegistrationError(
+                f"figure {name!r} returned {type(drawing).__name__}; expected Drawing(figure, title, caption, alt) of "
+                "probmetric.reporting.figures."
+            )
         _fix_places(drawing.figure)
         paths = [folder / f"{name}.{suffix}" for suffix in _METADATA]
         for path, metadata in zip(paths, _METADATA.values(), strict=True):

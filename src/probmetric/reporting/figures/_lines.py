@@ -121,7 +121,8 @@ def small_multiples(
         title: {variant: textwrap.wrap(context.label(variant), _LETTERS) for variant in context.ordered(curves)}
         for title, curves in blocks.items()
     }
-    heights = [_height(methods) for methods in names.values()]
+    rows = {title: math.ceil(len(methods) / _COLUMNS) for title, methods in names.items()}
+    heights = [_HEAD + _FOOT + rows[title] * (_above(names[title]) + _PANEL) for title in names]
     figure = Figure(figsize=(_style.WIDTH, sum(heights)))
     parts = figure.subfigures(len(blocks), 1, squeeze=False, height_ratios=heights)[:, 0]
     for part, height, (title, curves) in zip(parts, heights, blocks.items(), strict=True):
@@ -142,11 +143,6 @@ def small_multiples(
 def _above(names: Mapping[str, Sequence[str]]) -> float:
     """Return inches above a panel for the label of its method, whose lines `names` has."""
     return _LINE * max(map(len, names.values())) + 0.08
-
-
-def _height(names: Mapping[str, Sequence[str]]) -> float:
-    """Return inches of a block of panels."""
-    return _HEAD + _FOOT + math.ceil(len(names) / _COLUMNS) * (_above(names) + _PANEL)
 
 
 def _panels(part: SubFigure, height: float, names: Mapping[str, Sequence[str]]) -> list[Axes]:

@@ -175,7 +175,8 @@ def collect(context: ReportContext, data: str) -> Sweep:
             others = {name: text for name, text in options[variant].items() if name != option}
             text = options[variant].get(option) or default_text(runs.get(variant), option)
             if text is not None:
-                grouped[_variant(keys[variant].method, others)][variant] = _value(text)
+                line = "+".join([keys[variant].method, *(f"{name}={other}" for name, other in others.items())])
+                grouped[line][variant] = _value(text)
         several = {name: chosen for name, chosen in grouped.items() if len(set(chosen.values())) > 1}
         if several:
             lines[option] = {name: _points(chosen, measured) for name, chosen in several.items()}
@@ -222,10 +223,6 @@ def _own_options(context: ReportContext, key: RunKey) -> dict[str, str]:
     """Overrides of a run that not all runs of the experiment share, as text."""
     items = [item for item in override_items(key.overrides) if item not in context.shared_overrides]
     return dict(item.split("=", 1) for item in items)
-
-
-def _variant(method: str, options: dict[str, str]) -> str:
-    return "+".join([method, *(f"{name}={text}" for name, text in options.items())])
 
 
 def _value(text: str) -> Any:
