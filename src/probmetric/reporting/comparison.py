@@ -135,7 +135,9 @@ def usual(keys: Iterable[RunKey]) -> Overrides:
 
     Empty where no overrides are that common, or several that differ in more than length.
     """
-    common = _common(keys)
+    keys = list(keys)
+    rarer = rarer_lengths(keys)
+    common = _common(key for key in keys if key.variant not in rarer)
     if len(common) < 2:
         return common[0] if common else frozenset()
     alike = len({but_for_length(overrides) for overrides in common}) == 1
@@ -162,8 +164,8 @@ def other_lengths(keys: Iterable[RunKey]) -> set[str]:
     keys = [key for key in keys if key.variant not in rarer]
     common = _common(keys)
     versions = {(key.method, but_for_length(overrides_of(key))) for key in keys if overrides_of(key) in common}
-    others = (key for key in keys if overrides_of(key) not in common)
-    return rarer | {key.variant for key in others if (key.method, but_for_length(overrides_of(key))) in versions}
+    uncommon = (key for key in keys if overrides_of(key) not in common)
+    return rarer | {key.variant for key in uncommon if (key.method, but_for_length(overrides_of(key))) in versions}
 
 
 def rarer_lengths(keys: Iterable[RunKey]) -> set[str]:
@@ -177,11 +179,9 @@ def rarer_lengths(keys: Iterable[RunKey]) -> set[str]:
 
 
 def _common(keys: Iterable[RunKey]) -> list[Overrides]:
-    """Return the overrides that more than half of the methods have, rarer lengths left out."""
-    keys = list(keys)
-    rarer = rarer_lengths(keys)
+    """Return the overrides that more than half of the methods have."""
     methods: dict[Overrides, set[str]] = defaultdict(set)
-    for key in (key for key in keys if key.variant not in rarer):
+    for key in keys:
         methods[overrides_of(key)].add(key.method)
     number = len(set().union(*methods.values()))
     return [overrides for overrides, having in methods.items() if 2 * len(having) > number]

@@ -221,9 +221,9 @@ class Gallery:
         """
         folder = Path(folder)
         if not (new or present(folder / INDEX)):
-            cls.open(folder)  # says that it is none
+            cls.open(folder)  # says that it is none, before a lock is made beside it
         with alone(folder):
-            gallery = cls.open(folder) if present(folder / INDEX) else cls()
+            gallery = cls() if new and not present(folder / INDEX) else cls.open(folder)
             yield gallery
             gallery._write(folder)
 
