@@ -101,8 +101,8 @@ def promised(
     hint = f"A risk of {instead:g} could be certified" if instead else "No risk up to 0.5 could be certified"
     return certificate, (
         f"nothing can be certified: of no part of the answers is it shown that at most {options.risk:g} are wrong; all "
-        f"are withheld at this risk. {needed(certificate)}If queries that were certified before are among them, plan "
-        f"--tries 2. {hint} with these {certificate.queries}; a better model may help, too."
+        f"are withheld at this risk. {needed(certificate)}{hint} with these {certificate.queries}; a better model may "
+        "help, too."
     )
 
 
