@@ -72,10 +72,24 @@ def test_disjoint_pairs_share_no_identity_and_no_pair_could_be_added():
     assert np.isin(np.delete(identities, rows, axis=0), used).any(axis=1).all()
 
 
-def test_pairs_of_rare_identities_come_first():
-    """One identity in every other pair would cost pairs that could be had."""
-    star = [["hub", "a"], ["hub", "b"], ["a", "c"], ["b", "d"]]
-    assert all(disjoint_pairs(star, seed=seed).tolist() == [2, 3] for seed in range(10))
+def of_unequal_sizes(generator, count):
+    """A fifth of the people have eight images, the others one: who they are (N,), and all pairs of images (P, 2)."""
+    often = generator.random(count) < 0.2
+    first, second = np.triu_indices(count, 1)
+    repeats = np.where(often, 8, 1)[first] * np.where(often, 8, 1)[second]
+    return often, np.repeat(np.stack([first, second], axis=1), repeats, axis=0)
+
+
+def test_identities_with_many_images_are_paired_as_chance_has_it():
+    """Of all matchings of 100 people each is as likely: of the pairs 2 p (1 - p) show one of either kind."""
+    mixed, expected = [], []
+    for seed in range(60):
+        often, identities = of_unequal_sizes(np.random.default_rng(seed), 100)
+        chosen = often[identities[disjoint_pairs(identities, seed=seed)]]
+        assert len(chosen) == 50
+        mixed.append(np.mean(chosen[:, 0] != chosen[:, 1]))
+        expected.append(2 * often.sum() * (~often).sum() / (100 * 99))
+    assert np.mean(mixed) == pytest.approx(np.mean(expected), abs=0.02)
 
 
 # pairs
@@ -105,6 +119,29 @@ def test_pairs_of_few_people_keep_the_promise_only_where_identities_are_named():
         by_pair.append(certify_pairs(similarity, same, false_accept=0.05).threshold)
     assert np.mean(share_accepted(np.array(by_identity)) > 0.05) <= at_most(0.1, 300)
     assert np.mean(share_accepted(np.array(by_pair)) > 0.05) > 0.3
+
+
+def test_people_with_many_images_who_look_like_everybody_break_no_promise():
+    """A pair with such a person, 1 - .8 ** 2 of the pairs, is more similar by 2."""
+    broken = []
+    for seed in range(300):
+        generator = np.random.default_rng(seed)
+        often, impostors = of_unequal_sizes(generator, 150)
+        similarity = generator.normal(2.0 * often[impostors].any(axis=1))
+        identities = np.vstack([impostors, np.repeat(np.arange(150)[:, None], 2, axis=1)])
+        same, similarity = np.arange(len(identities)) >= len(impostors), np.append(similarity, np.full(150, 9.0))
+        limit = certify_pairs(similarity, same, false_accept=0.1, identities=identities, seed=seed).threshold
+        broken.append(0.36 * norm.sf(limit - 2) + 0.64 * norm.sf(limit) > 0.1)
+    assert np.mean(broken) <= at_most(0.1, 300)
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, 7])
+def test_an_identity_that_is_missing_is_named(missing):
+    identities = np.array([["a", "b"], ["c", missing]], dtype=object)
+    with pytest.raises(ValueError, match=rf"identities .* of {type(missing).__name__}, str; .* none missing"):
+        certify_pairs([0.1, 0.2], [0, 0], false_accept=0.1, identities=identities)
+    with pytest.raises(ValueError, match="identities: entry 3 is not finite"):
+        certify_pairs([0.1, 0.2], [0, 0], false_accept=0.1, identities=[[1, 2], [3, np.nan]])
 
 
 def test_a_pair_certificate_says_what_its_decisions_are_worth():

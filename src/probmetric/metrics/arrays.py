@@ -134,9 +134,10 @@ def names_of(values: Any, name: str, *, count: int | None = None) -> tuple[Array
         if array.dtype.kind == "O" and all(isinstance(each, kind) for each in array.flat):
             array = array.astype(kind)
     if array.ndim != 1 or len(array) != (len(array) if count is None else count) or array.dtype.kind not in "iufbUSMm":
+        kinds = {type(each).__name__ for each in array.flat} if array.dtype.kind == "O" else {str(array.dtype)}
         raise ValueError(
-            f"{name} has shape {array.shape}, dtype {array.dtype}; expected ({'N' if count is None else count},), "
-            "one for each row, integers or names."
+            f"{name} has shape {array.shape}, of {', '.join(sorted(kinds))}; expected "
+            f"({'N' if count is None else count},), one for each row, all integers or all names, none missing."
         )
     if array.dtype.kind == "f":
         check_finite(array, name)

@@ -98,9 +98,9 @@ def certify_pairs(
     genuine = arrays.booleans(same, "same", count=len(values)).astype(bool)
     impostor_rows, genuine_rows = np.flatnonzero(~genuine), np.flatnonzero(genuine)
     if identities is not None:
-        names = _checked(identities, genuine)
-        impostor_rows = impostor_rows[disjoint_pairs(names[impostor_rows], seed=seed)]
-        genuine_rows = genuine_rows[one_of_each(names[genuine_rows, 0], seed=seed)]
+        numbers = _checked(identities, genuine)
+        impostor_rows = impostor_rows[disjoint_pairs(numbers[impostor_rows], seed=seed)]
+        genuine_rows = genuine_rows[one_of_each(numbers[genuine_rows, 0], seed=seed)]
     if not len(genuine_rows) or not len(impostor_rows):
         raise CertificateError(
             f"calibration has {len(genuine_rows)} pairs of one identity and {len(impostor_rows)} of two; "
@@ -127,10 +127,12 @@ def certify_pairs(
 
 
 def _checked(identities: Any, same: Bools) -> Array:
+    """Return the numbers (P, 2) of the identities of every pair."""
     names = arrays.to_numpy(identities)
     if names.shape != (len(same), 2):
         raise ValueError(f"identities has shape {names.shape}; expected ({len(same)}, 2), two for every pair.")
-    contradicted = np.flatnonzero((names[:, 0] == names[:, 1]) != same)
+    numbers: Array = arrays.names_of(names.ravel(), "identities", count=names.size)[1].reshape(names.shape)
+    contradicted = np.flatnonzero((numbers[:, 0] == numbers[:, 1]) != same)
     if len(contradicted):
         row = contradicted[0]
         first, second = names[row].tolist()
@@ -138,4 +140,4 @@ def _checked(identities: Any, same: Bools) -> Array:
             f"pair {row} is of {first!r} and {second!r}, but `same` says {bool(same[row])}; "
             f"{len(contradicted)} pair(s) contradict their identities."
         )
-    return names
+    return numbers

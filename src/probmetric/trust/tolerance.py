@@ -74,22 +74,23 @@ def one_of_each(groups: Any, *, seed: int = 0) -> Ints:
 
 
 def disjoint_pairs(identities: Any, *, seed: int = 0) -> Ints:
-    """Return rows (K,) of pairs that share no identity, of `identities` (P, 2); rare identities first.
+    """Return rows (K,) of pairs that share no identity, of `identities` (P, 2).
+
+    Identities, in random order, each take the first with which they are paired: those with many rows, or in many pairs,
+    are not paired with each other more often than chance has it.
 
     Examples:
         >>> disjoint_pairs([["a", "b"], ["b", "c"], ["c", "d"]]).tolist()
         [0, 2]
     """
     values = arrays.to_numpy(identities)
-    if values.ndim != 2 or values.shape[1] != 2:
-        raise ValueError(f"identities has shape {values.shape}; expected (P, 2), the two identities of every pair.")
-    numbers = np.unique(values, return_inverse=True)[1].reshape(values.shape)
-    degree = np.bincount(numbers.ravel())
-    chance = arrays.generator(seed).random(len(values))
-    taken = np.zeros(len(degree), dtype=bool)
+    names, numbers = np.unique(values, return_inverse=True)
+    generator = arrays.generator(seed)
+    ranks = np.sort(generator.permutation(len(names))[numbers.reshape(values.shape)], axis=1)
+    taken = np.zeros(len(names), dtype=bool)
     rows: list[int] = []
-    order = np.lexsort((chance, degree[numbers].sum(axis=1)))
-    for row, (first, second) in zip(order.tolist(), numbers[order].tolist(), strict=True):
+    order = np.lexsort((generator.random(len(values)), ranks[:, 1], ranks[:, 0]))
+    for row, (first, second) in zip(order.tolist(), ranks[order].tolist(), strict=True):
         if not taken[first] and not taken[second]:
             taken[first] = taken[second] = True
             rows.append(row)
