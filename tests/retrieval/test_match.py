@@ -93,6 +93,8 @@ def test_bad_galleries_are_named():
         match_record(rows[:1], rows[:1], [0], self_index=np.array([0]))
     with pytest.raises(ValueError, match="self_index has shape"):
         match_record(rows, rows, [0, 1, 2], self_index=np.array([3, 0, 0]))
+    with pytest.raises(ValueError, match=r"gallery has shape \(0, 3\); expected"):
+        match_record(rows, rows[:0], [])
     assert "gap" not in match_record(rows, rows, [5, 5, 5])
 
 

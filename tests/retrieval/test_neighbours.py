@@ -83,8 +83,13 @@ def test_bad_input_is_named(rows):
         search(rows, rows[:, :4] / np.linalg.norm(rows[:, :4], axis=1, keepdims=True), 1)
     with pytest.raises(ValueError, match="queries: row 0 has norm 2"):
         search(2 * rows, k=1)
-    with pytest.raises(ValueError, match="a row is not finite"):
-        search(rows, [np.where(np.arange(307)[:, None] == 9, np.nan, rows)], 1)
+    for dtype in (np.float32, np.float16):
+        bad = np.where(np.arange(307)[:, None] == 9, np.nan, rows).astype(dtype)
+        with pytest.raises(ValueError, match=r"gallery: row 316 is not finite\. Drop it or mend"):
+            search(rows, [rows.astype(dtype), bad], 1)
+    for empty in (rows[:0], [rows[:0]]):
+        with pytest.raises(ValueError, match=r"gallery has (no rows|shape \(0, 16\))"):
+            search(rows, empty, 1)
     with pytest.raises(ValueError, match=r"gallery rows: row .* has norm 2"):
         search(rows[:2], [2 * rows], 3)
 

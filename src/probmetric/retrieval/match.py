@@ -162,20 +162,20 @@ def find_match(
     """
     for name, sides in (("query", query), ("gallery", gallery)):
         arrays.check_mapping(sides, name, "mean")
-    labels = gallery_labels_of(gallery_labels, gallery["mean"])
+    if gallery_labels is None:
+        raise ValueError(
+            "the gallery has no labels; answers can be judged only where the class of its images is known."
+        )
     rows = numpy_rows(query["mean"], "queries")
-    struck = struck_rows(self_index, ignore, (len(rows), len(labels)))
     parts = [rows] if gallery["mean"] is query["mean"] else parts_of(gallery["mean"], rows.shape[1])
+    labels = gallery_classes(gallery_labels, sum(map(len, parts)))
+    struck = struck_rows(self_index, ignore, (len(rows), len(labels)))
     kept = np.flatnonzero(labels != JUNK)
     if len(kept) < len(labels):
         parts, struck = [gathered(parts, kept)], struck.among(kept)
     space = Search(rows, parts, struck, labels=labels[kept])
     arrays.check_count(k, "k")
     most = min(k, len(kept) - int(struck.counts.max()))
-    if most < 1:
-        raise ValueError(
-            f"the gallery has {len(kept)} image(s); nothing can be found in it but the query itself or junk."
-        )
     match = match_of_lists(space, nearest(space, most))
     indices = kept[match.indices]
     return replace(match, indices=indices, query=dict(query), answer=GalleryRows(gallery, indices[:, 0]))
@@ -204,21 +204,6 @@ def match_among(
     space = Search(problem.queries, [problem.queries], problem.struck, labels=classes)
     match = match_of_lists(space, settled(space, lists.nearest()), lists.nearest_of_others())
     return replace(match, query=dict(record), answer=GalleryRows(record, match.indices[:, 0])), per_query
-
-
-def gallery_labels_of(labels: Any, gallery: Any) -> Ints:
-    """Return the labels (N,) of a gallery, checked.
-
-    Raises:
-        ValueError: there are none, or one is missing.
-    """
-    if labels is None:
-        raise ValueError(
-            "the gallery has no labels; answers can be judged only where the class of its images is known."
-        )
-    if not in_parts(gallery) and not getattr(gallery, "ndim", isinstance(gallery, Sequence)):
-        raise TypeError(f"the gallery is {gallery!r:.80}; expected rows (N, M).")
-    return gallery_classes(labels, sum(map(len, gallery)) if in_parts(gallery) else len(gallery))
 
 
 def entropy(classes: Ints) -> Doubles:

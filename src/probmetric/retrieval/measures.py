@@ -38,8 +38,8 @@ def retrieval_metrics(
         labels: (N,) integers from 0; rows with equal labels are each other's positives.
         gallery: (G,M) what is searched, if not the queries themselves.
         gallery_labels: (G,) labels of the gallery; -1 for junk, which is neither right nor wrong.
-        positives: instead of labels: SciPy sparse matrix (N,G), integer pairs (P,2) of query and gallery row, or a
-            list of gallery rows for each query.
+        positives: instead of labels: a bool array or SciPy sparse matrix (N,G), an integer array (P,2) of pairs of
+            query and gallery row, or a list of gallery rows for each query.
         self_index: (N,) gallery row that *is* the query and is left out, -1 for none; for a gallery that contains the
             queries.
         ignore: gallery rows that are neither right nor wrong for a query, such as images of the same person by the

@@ -54,8 +54,8 @@ def search(
             None asks the queries among themselves, each of the others.
         k: length of the lists.
         self_index: (Q,) gallery row that is the query itself and is not to be found, -1 for none.
-        ignore: gallery rows that a query is not to find either: (Q,N) bool, a SciPy sparse matrix (Q,N), integer pairs
-            (P,2) of query and gallery row, or a list of gallery rows for each query.
+        ignore: gallery rows that a query is not to find either: (Q,N) bool, a SciPy sparse matrix (Q,N), an integer
+            array (P,2) of pairs of query and gallery row, or a list of gallery rows for each query.
         normalize: divide rows by their norms first.
 
     Raises:
@@ -93,9 +93,12 @@ def nearest(space: Search, k: int) -> Nearest:
 
 def check_k(k: int, struck: SparseRelation, parts: list[Array]) -> None:
     """Raise a ValueError where a query cannot find so many rows."""
-    available = sum(map(len, parts)) - int(struck.counts.max())
+    count = sum(map(len, parts))
+    available = count - int(struck.counts.max())
     if available < 1:
-        raise ValueError("nothing can be found: a query ignores, or is, every row of the gallery.")
+        raise ValueError(
+            f"the gallery has {count} row(s); nothing can be found in it but the query itself, what it ignores or junk."
+        )
     arrays.check_count(k, "k", most=available)
 
 
@@ -115,6 +118,8 @@ def parts_of(gallery: Any, dim: int, normalize: bool = False) -> list[Array]:
     if isinstance(gallery, np.memmap) or (isinstance(gallery, np.ndarray) and gallery.dtype in STORED):
         gallery = [gallery]
     parts = list(gallery) if in_parts(gallery) else [numpy_rows(gallery, "gallery", normalize=normalize)]
+    if not any(map(len, parts)):
+        raise ValueError("the gallery has no rows; nothing can be found in it.")
     widths = {part.shape[1] for part in parts}
     kinds = {part.dtype for part in parts} - {*STORED, np.dtype(np.float32), np.dtype(np.float64)}
     if kinds:
@@ -174,7 +179,8 @@ class Search:
                     queries = on_grid(queries, steps_of(queries, "cosine"))
                 values = arrays.products(queries, searched)
                 if not np.isfinite(values[0]).all():
-                    raise ValueError("a row is not finite")
+                    row = first + int(np.argmin(np.isfinite(values[0])))
+                    raise ValueError(f"gallery: row {row} is not finite. Drop it or mend the model that made it.")
                 self._strike(values, which[part], first)
                 _enter(values, first, rows[part], products[part])
         return rows, products
