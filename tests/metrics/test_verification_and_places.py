@@ -78,6 +78,13 @@ def test_an_equal_error_rate_between_two_thresholds():
     assert tied["eer"] == pytest.approx(1 / 6)
 
 
+def test_scores_that_are_neighbours_in_float64_are_told_apart():
+    """Their middle is rounded to one of them."""
+    same = np.arange(20) % 2 == 0
+    for score in (0.5, np.nextafter(0.5, 1)):
+        assert verification_metrics(np.where(same, np.nextafter(score, 1), score), same)["accuracy"] == 1.0
+
+
 def test_chance_and_perfection():
     rng = np.random.default_rng(2)
     same = np.arange(2000) % 2 == 0

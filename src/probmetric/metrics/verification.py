@@ -169,4 +169,4 @@ def _best_threshold(scores: Doubles, truth: Bools) -> float:
     best = int(np.argmax(np.where(cut, right, -1)))
     if best in (0, len(ordered)):
         return float(ordered[0]) if best == 0 else np.inf
-    return float((ordered[best - 1] + ordered[best]) / 2)
+    return float(max((ordered[best - 1] + ordered[best]) / 2, np.nextafter(ordered[best - 1], np.inf)))
