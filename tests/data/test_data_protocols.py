@@ -80,6 +80,27 @@ def test_a_list_whose_folds_are_incomplete_is_refused(tmp_path, line):
         source.read(RawFiles("lfw", root, tmp_path, subset=True), seed=0)
 
 
+@pytest.mark.parametrize(("line", "text"), [(1, "Person_a\t1\t1"), (3, "Person_a\t1\tPerson_a\t2")])
+def test_a_pair_that_contradicts_itself_is_refused(tmp_path, line, text):
+    root = faces(tmp_path / "raw" / "lfw")
+    lines = (root / "pairs.txt").read_text().splitlines()
+    lines[line] = text
+    (root / "pairs.txt").write_text("\n".join(lines) + "\n")
+    source = REGISTRY.create("lfw", protocol="view2", subset=True)
+    with pytest.raises(DataError, match=rf"line {line + 1}: one image twice, or one person in a line of two people"):
+        source.read(RawFiles("lfw", root, tmp_path, subset=True), seed=0)
+
+
+def test_a_pair_names_images_of_its_people_whatever_lies_in_other_folders(tmp_path):
+    root = faces(tmp_path / "raw" / "lfw")
+    picture(root / "Person_b" / "Person_a_0001.jpg", 5)
+    table = REGISTRY.create("lfw", protocol="view2", subset=True).read(
+        RawFiles("lfw", root, tmp_path, subset=True), seed=0
+    )
+    people = table.columns["identity"]
+    assert all((people[first] == people[second]) == same for first, second, same in table.pairs)
+
+
 def test_the_first_view_of_lfw_is_as_it_was(tmp_path):
     raw = miniatures.build("lfw", tmp_path / "raw" / "lfw")
     folder = prepare_dataset("lfw", tmp_path / "lfw", raw=raw, subset=True, progress=False, workers=1)
@@ -166,6 +187,21 @@ def test_a_walk_that_is_stored_twice_is_left_out(tmp_path):
     folder = prepare_dataset("walks", tmp_path / "out", raw=tower(tmp_path / "tower"), progress=False, workers=1)
     assert "7 frames of floor6/f06_other_alt left out that are also frames of floor6/f06_hall_c030" in notes_of(folder)
     assert not load_manifest(folder).sequence.str.contains("other_alt").any()
+
+
+@pytest.mark.parametrize("name", ["{}", "{:06d}", "frame_{}", "frame{:04d}"])
+def test_frames_with_a_number_alone_are_one_walk_of_their_area(tmp_path, name):
+    for floor in range(1, 7):
+        for frame in range(1, 24):
+            picture(tmp_path / "tower" / f"floor{floor}" / f"{name.format(frame)}.jpg", 100 * floor + frame)
+    listed = load_manifest(
+        prepare_dataset("walks", tmp_path / "out", raw=tmp_path / "tower", progress=False, workers=1)
+    )
+    assert (listed.sequence == listed.area).all()
+    assert set(listed.area) == {f"floor{floor}" for floor in range(1, 7)}
+    for _, frames in listed[listed.split == "test"].groupby("sequence"):
+        assert set(frames.frame[frames.role == "query"]) == {5, 10, 15, 20}
+        assert {2, 3, 12, 23} < set(frames.frame[frames.role == "database"])
 
 
 def test_a_picture_without_a_number_is_no_frame(tmp_path):
@@ -410,25 +446,46 @@ def test_the_six_thousand_pairs_of_lfw_are_listed(tmp_path):
     assert len(table.pairs) == 6_000
 
 
+def test_places_whose_test_cities_have_no_positions_are_validated(tmp_path, monkeypatch):
+    """As the public archive of MSLS has it: papers print what its validation cities say."""
+    raw = miniatures.build("msls", tmp_path / "raw", "folder")
+    for role in ("query", "database"):
+        (raw / "test" / "miami" / role / "postprocessed.csv").unlink()
+    folder = prepare_dataset("msls", tmp_path / "data/prepared/msls", raw=raw, subset=True, progress=False, workers=1)
+    assert set(load_columns(folder, ["split"])["split"]) == {"train", "val"}
+    assert "2 left out: folders of miami, whose positions are not public" in notes_of(folder)
+    monkeypatch.chdir(tmp_path)
+    metrics = evaluated("msls")
+    assert 0 <= metrics["val/retrieval/recall_at_1"] <= 1
+    assert not any(name.startswith(("retrieval", "ood")) for name in metrics)
+
+
+SETTINGS = {
+    "method": "frozen",
+    "backbone": {"name": "compact"},
+    "view": {"name": "photos", "size": 24},
+    "training": {"epochs": 0},
+}
+
+
+def evaluated(dataset: str) -> dict:
+    """Return the metrics of a network as it was created."""
+    name = f"{dataset}/frozen/seed0"
+    settings = parse(RunSettings, SETTINGS | {"dataset": dataset}, "here")
+    make(RunPlan(Run(name, name, settings), ""), ("train", "embed", "evaluate"))
+    return RunFolder.named(name).metrics
+
+
 def test_a_network_trained_elsewhere_is_run_on_data_without_training_images(tmp_path, monkeypatch):
     root = faces(tmp_path / "raw" / "lfw")
     prepare_dataset(
         "lfw", tmp_path / "data/prepared/lfw", raw=root, protocol="view2", subset=True, progress=False, workers=1
     )
     monkeypatch.chdir(tmp_path)
-    settings = {
-        "dataset": "lfw",
-        "method": "frozen",
-        "backbone": {"name": "compact"},
-        "view": {"name": "photos", "size": 24},
-        "training": {"epochs": 0},
-    }
-    name = "lfw/frozen/seed0"
-    plan = RunPlan(Run(name, name, parse(RunSettings, settings, "here")), "")
-    make(plan, ("train", "embed", "evaluate"))
-    metrics = RunFolder.named(name).metrics
+    metrics = evaluated("lfw")
     assert 0 <= metrics["verification/accuracy"] <= 1
     assert metrics["retrieval/queries_without_positives"] == 1
-    trained = parse(RunSettings, settings | {"training": {"epochs": 1}, "loss": {"name": "softmax"}}, "here")
+    name, changed = "lfw/frozen/seed0", {"dataset": "lfw", "training": {"epochs": 1}, "loss": {"name": "softmax"}}
+    trained = parse(RunSettings, SETTINGS | changed, "here")
     with pytest.raises(DataError, match=r"lfw has 0 training class\(es\); training needs at least 2"):
         make(RunPlan(Run(name, name, trained), ""), ("train",))

@@ -208,7 +208,7 @@ def evaluate_run(
     if "distortion" in facts.distortions:
         results.metrics |= _distortion(test, facts.distortions["distortion"])
     _other_splits(results, run, facts, settings, answers.get("val"))
-    if present(run.embeddings_file("ood")):
+    if present(run.embeddings_file("ood")) and len(test["mean"]):
         results.merge(evaluate_ood(test, run.embeddings("ood"), answers, facts))
     if facts.posterior is not None and "test" in answers:
         results.metrics |= truth_metrics(answers["test"], Truth(*facts.posterior(test["index"])))

@@ -76,7 +76,7 @@ class Lfw(Photographs):
         names, label = np.unique([image.class_name for image in images], return_inverse=True)
         published = {name: self.counts[name] for name in ("images", "classes")}
         check_counts(files, published, {"images": len(images), "classes": len(names)})
-        row_of = {PurePosixPath(image.path).stem: row for row, image in enumerate(images)}
+        row_of = {f"{image.class_name}/{PurePosixPath(image.path).stem}": row for row, image in enumerate(images)}
         people = strings(names[label].tolist())
         columns = {
             "path": strings([image.path for image in images]),
@@ -123,7 +123,7 @@ class Lfw(Photographs):
             table.notes.append(f"no {self.pairs_file.name}: no pairs to verify")
             return table
         tested = {
-            f"{name}_{number:04d}": row
+            f"{name}/{name}_{number:04d}": row
             for row, (name, number) in enumerate(images)
             if table.columns["split"][row] == "test"
         }
@@ -144,7 +144,7 @@ def _pairs(path: Path, row_of: dict[str, int]) -> tuple[list[tuple[int, int, boo
 
     The first line holds the number n of pairs of each kind, perhaps after that of folds; for every fold n lines
     `name<TAB>i<TAB>j` and n lines `name<TAB>i<TAB>other<TAB>j` follow. Folds take turns in what is returned, as
-    `metrics.verification` shares pairs out. `row_of` knows the test images by name and number, `Name_0001`.
+    `metrics.verification` shares pairs out. `row_of` knows the test images by name and number, `Name/Name_0001`.
     """
     head, *listed = rows(path, 0, separator="\t", announced=True)
     folds, count = (1, head.whole(0)) if len(head.cells) == 1 else (head.whole(0, 1), head.whole(1))
@@ -165,7 +165,9 @@ def _images_of(row: Row, row_of: dict[str, int]) -> tuple[int, int]:
         raise row.bad(f"{len(row.cells)} columns, a pair has 3 or 4")
     other = 0 if len(row.cells) == 3 else 2
     for name, number in (both := ((row.cells[0], row.whole(1)), (row.cells[other], row.whole(len(row.cells) - 1)))):
-        if f"{name}_{number:04d}" not in row_of:
+        if f"{name}/{name}_{number:04d}" not in row_of:
             raise row.bad(f"image {number} of {name!a} is none of the test people's images")
-    first, second = (row_of[f"{name}_{number:04d}"] for name, number in both)
+    first, second = (row_of[f"{name}/{name}_{number:04d}"] for name, number in both)
+    if first == second or (other and both[0][0] == both[1][0]):
+        raise row.bad("one image twice, or one person in a line of two people")
     return first, second

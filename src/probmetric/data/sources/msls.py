@@ -144,7 +144,7 @@ def _joined(parts: list[_Columns]) -> _Columns:
 def _images(root: Path, split: str, city: str, role: str, counts: Counter[str]) -> _Columns:
     folder = root / _part(split) / city / role
     if not (folder / "postprocessed.csv").is_file() and split == "test":
-        counts[f"images of {city}, whose positions are not public"] += 1
+        counts[f"folders of {city}, whose positions are not public"] += 1
         return {}
     listed = folder / "postprocessed.csv"
     post = _table(listed, ("key", *POSITION), ("night", "view_direction"))

@@ -3,6 +3,7 @@
     data.on_request: {tower: {source: walks, raw: tower/}}
 
     tower/floor3/f03_stairs_main_frame_000012.jpg        area, walk and number of the frame
+    tower/floor4/000012.jpg                              the area's only walk
 
 An answer is right if it is a frame of the same walk at most `places.FRAMES` frames away. Neighbouring frames are all
 but one picture, so among validation and test images every `every`-th frame of a walk asks (column `role`: query), the
@@ -32,7 +33,7 @@ from probmetric.data.sources import RawFiles, Table, options, register
 from probmetric.data.sources._files import Photographs, strings, validation_classes
 from probmetric.registry import OpenShare, Range
 
-FRAME = re.compile(r"(?P<walk>.+?)[_-]?(?:frame[_-]?)?(?P<number>\d+)\.\w+")
+FRAME = re.compile(r"(?P<walk>.*?)[_-]?(?:frame[_-]?)?(?P<number>\d+)\.\w+")
 
 
 @register
@@ -63,7 +64,7 @@ class Walks(Photographs):
         listed = strings([path for path, _, _ in frames])
         sequence = strings([walk for _, walk, _ in frames])
         number = np.array([number for _, _, number in frames], dtype=np.int64)
-        area = strings([walk.rpartition("/")[0] for walk in sequence])
+        area = strings([path.rpartition("/")[0] for path in listed])
         split = self._splits(area, root, seed)
         role = np.where(split == "train", "", np.where(number % self.every == 0, "query", "database"))
         between = (split != "train") & np.isin(number % self.every, (1, self.every - 1))
@@ -116,7 +117,7 @@ class Walks(Photographs):
 
 
 def _walk_and_frame(path: str) -> tuple[str, int]:
-    """Return walk, with its area, and number of a frame.
+    """Return walk, with its area, and number of a frame; frames that have only a number are of one walk in their area.
 
     Raises:
         DataError: the name has no number, or one beyond 64 bits.
@@ -127,7 +128,7 @@ def _walk_and_frame(path: str) -> tuple[str, int]:
         raise DataError(
             f"walks: {path!a} is no frame of a walk; names end in a number below 2^63, as f03_stairs_frame_000012.jpg."
         )
-    return f"{folder}/{parts['walk']}", int(parts["number"])
+    return f"{folder}/{parts['walk']}".rstrip("/"), int(parts["number"])
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
