@@ -18,7 +18,7 @@ from probmetric.data.sources import REGISTRY, RawFiles
 from probmetric.errors import ProbMetricError
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.plan import Run, RunPlan
-from probmetric.runs.steps import make
+from probmetric.runs.steps import certify, make
 
 PHOTOS = Path.home() / "photos"
 
@@ -458,6 +458,8 @@ def test_places_whose_test_cities_have_no_positions_are_validated(tmp_path, monk
     metrics = evaluated("msls")
     assert 0 <= metrics["val/retrieval/recall_at_1"] <= 1
     assert not any(name.startswith(("retrieval", "ood")) for name in metrics)
+    with pytest.raises(DataError, match="msls/frozen/seed0 has no answers to test images"):
+        certify("msls/frozen/seed0", risk=0.2, confidence=0.9)
 
 
 SETTINGS = {

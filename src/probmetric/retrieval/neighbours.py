@@ -96,9 +96,7 @@ def check_k(k: int, struck: SparseRelation, parts: list[Array]) -> None:
     count = sum(map(len, parts))
     available = count - int(struck.counts.max())
     if available < 1:
-        raise ValueError(
-            f"the gallery has {count} row(s); nothing can be found in it but the query itself, what it ignores or junk."
-        )
+        raise ValueError(f"nothing can be found: a query ignores, or is, every row of the gallery ({count}) but junk.")
     arrays.check_count(k, "k", most=available)
 
 

@@ -235,7 +235,7 @@ def certify(run: str, *, risk: float, confidence: float, score: str = "", unit: 
 
     Raises:
         CertificateError: nothing can be certified with so many images; says what is needed.
-        DataError: the dataset has no such column.
+        DataError: the dataset has no such column, or no test images.
         FileError: the run is not evaluated.
     """
     return _keep(run, _certificate(run, risk, confidence, score, group, unit=unit))
@@ -250,6 +250,8 @@ def _certificate(
 
     folder = RunFolder.named(run)
     matches, metadata = folder.matches()
+    if "test" not in matches:
+        raise DataError(f"{run} has no answers to test images, of which its dataset has too few or none.")
     record = {name: values[matches["test"]["asked"]] for name, values in matches["test"].items()}
     labels = folder.embeddings("test")["label"]
     gallery = content_digest(folder.embeddings_file("test"))
