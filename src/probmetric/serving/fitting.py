@@ -24,6 +24,7 @@ from probmetric.data.choosing import Use
 from probmetric.data.images import Eye, ImageSource
 from probmetric.data.loose import LooseImages, dataset_images, image_of, is_dataset, item_classes
 from probmetric.data.manifest import DataError
+from probmetric.data.views import REGISTRY as VIEWS
 from probmetric.data.views import create_view
 from probmetric.data.views._base import RawTensors, View
 from probmetric.errors import ServingError
@@ -375,6 +376,11 @@ def _posterior(made: Assembly, data: TrainingData, uncertainty: Component) -> Po
 
 def _plugins(settings: EncoderSettings, uncertainty: Component) -> tuple[str, ...]:
     """Name the modules of components that are not the package's."""
-    parts = ((LOSSES, settings.loss), (BACKBONES, settings.backbone), (UNCERTAINTIES, uncertainty))
+    parts = (
+        (LOSSES, settings.loss),
+        (BACKBONES, settings.backbone),
+        (VIEWS, settings.view),
+        (UNCERTAINTIES, uncertainty),
+    )
     modules = [registry.module(part.name) for registry, part in parts if part is not None]
     return tuple(module for module in modules if not module.startswith("probmetric."))
