@@ -198,6 +198,20 @@ def test_fields_that_would_be_no_options_are_refused(project, above):
         load_plugins(["mylab"])
 
 
+def test_fields_that_a_view_inherits_are_checked_as_they_are_declared_there(project):
+    text = (
+        "from dataclasses import dataclass\nfrom probmetric.data.views import register\n"
+        "from probmetric.data.views.photos import Photos\n"
+        "@register\n@dataclass(frozen=True, kw_only=True)\nclass Ours(Photos):\n    grey: bool = True\n"
+    )
+    package(project, ours=text)
+    load_plugins(["mylab"])
+    view = registry_of("view")
+    assert view.options("ours") == view.options("photos") | {"grey": view.options("ours")["grey"]}
+    with pytest.raises(ValueError, match=r"view 'ours': option 'size' is 0; allowed: a number at least 1"):
+        view.check_options("ours", {"size": 0})
+
+
 def test_decorators_go_without_parentheses_or_say_what_is_missing(project):
     def doubt(match):
         return match.similarity[:, 0]

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import Annotated, Any, Literal
 
 from probmetric.errors import ProbMetricError, nearest
@@ -326,7 +327,10 @@ def _options(component: Callable[..., Any], where: str, context: tuple[str, ...]
                 )
             seen.add(name)
             default = REQUIRED if parameter.default is parameter.empty else _plain(parameter.default, where, name)
-            annotation = _resolved(parameter.annotation, function)
+            classes = component.__mro__ if is_dataclass(component) and isinstance(component, type) else ()
+            declares = next((cls for cls in classes if name in inspect.get_annotations(cls)), None)
+            names = getattr(sys.modules.get(declares.__module__), "__dict__", {}) if declares else function.__globals__
+            annotation = _resolved(parameter.annotation, names)
             option = replace(option_of(name, annotation), default=default)
             if not (option.types or option.choices or annotation is Any):
                 raise RegistrationError(
@@ -360,11 +364,11 @@ def _signatures(component: Callable[..., Any]) -> Iterator[tuple[Any, dict[str, 
             return
 
 
-def _resolved(annotation: Any, function: Any) -> Any:
+def _resolved(annotation: Any, names: dict[str, Any]) -> Any:
     """Evaluate an annotation written as text, which stays text where its names exist for type checkers only."""
     if not isinstance(annotation, str):
         return annotation
-    lone = types.FunctionType((lambda: None).__code__, function.__globals__)
+    lone = types.FunctionType((lambda: None).__code__, names)
     lone.__annotations__ = {"return": annotation}
     try:
         return typing.get_type_hints(lone, include_extras=True)["return"]

@@ -17,7 +17,7 @@ score looks at each answer alone, as a search for a single image does.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from probmetric.registry import Registry
 
@@ -32,14 +32,6 @@ ROWS = 2048
 
 REGISTRY = Registry("score", "probmetric.trust.scores", context=("match",), constants=("free", "needs"))
 list_scores = REGISTRY.names
-
-
-@overload
-def score(function: F, /) -> F: ...
-
-
-@overload
-def score(*, free: bool = ..., needs: tuple[str, ...] = ...) -> Callable[[F], F]: ...
 
 
 def score(function: Any = None, /, *, free: bool = False, needs: tuple[str, ...] = ()) -> Any:
