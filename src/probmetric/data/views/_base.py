@@ -8,7 +8,6 @@ each address part in turn.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
@@ -27,7 +26,7 @@ _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 @dataclass(frozen=True, kw_only=True)
-class View(ABC):
+class View:
     """From pixels to network input; a frozen dataclass whose fields are its options.
 
     `load` and `load_plain` run on the CPU, in threads, uint8 to uint8; calling the view does what is left to the
@@ -46,9 +45,9 @@ class View(ABC):
         """Side S of the network's input; None where that is the side of the stored images, which are then square."""
         return None
 
-    @abstractmethod
     def evaluation(self) -> View:
         """Return the same view without augmentation."""
+        raise NotImplementedError
 
     def for_backbone(self, statistics: tuple[Sequence[float], Sequence[float]] | None) -> View:
         """Return the view normalised by the (mean, std) a backbone was trained with, if the view leaves that open."""
@@ -66,9 +65,9 @@ class View(ABC):
         """Augment and normalise loaded training images (B, C, H, W) uint8, of rows (B,), to float32."""
         return self.normalise(images)
 
-    @abstractmethod
     def normalise(self, images: Tensor) -> Tensor:
         """Turn (B, C, H, W) with values 0..255 into float32 in the network's terms; nothing is drawn."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
