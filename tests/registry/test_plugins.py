@@ -9,6 +9,7 @@ import pytest
 from probmetric import losses
 from probmetric.config import ConfigError, Params, parse
 from probmetric.errors import nearest
+from probmetric.metrics import metric
 from probmetric.planning.declared import ensure, outdated
 from probmetric.planning.plans import reporting_code
 from probmetric.registry import (
@@ -16,11 +17,13 @@ from probmetric.registry import (
     PluginError,
     RegistrationError,
     UnknownNameError,
+    isolated_components,
     load_plugins,
     registry_of,
 )
 from probmetric.registry import registry as registries
 from probmetric.runs import source as source_digest
+from probmetric.trust.scores import score
 
 LOSS = '''
 """A loss of a user."""
@@ -154,6 +157,122 @@ def test_an_option_before_the_star_says_where_it_belongs(project):
         load_plugins(["mylab"])
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (
+            "margin=0.4",
+            r"mylab.flat.flat: option 'margin' declares no type .*; write margin: float, or another of float,",
+        ),
+        ("margin", "option 'margin' declares no type"),
+        ("margin: 'Unheard' = 1", "option 'margin' declares no type"),
+        ("margin: set = None", "option 'margin' declares no type"),
+        ("margin: float | bytes = None", "option 'margin' declares no type"),
+    ],
+)
+def test_an_option_that_declares_no_type_is_refused(project, option, message):
+    package(project, flat=f"from probmetric.losses import register\n@register\ndef flat(*, {option}, dim): ...\n")
+    with pytest.raises(RegistrationError, match=message):
+        load_plugins(["mylab"])
+
+
+def test_an_option_that_takes_anything_says_so(project):
+    text = (
+        "from typing import Any\nfrom probmetric.losses import register\n@register\ndef flat(*, margin: Any, dim): ..."
+    )
+    package(project, flat=text)
+    load_plugins(["mylab"])
+    assert losses.REGISTRY.check_options("flat", {"margin": "x"}) == {"margin": "x"}
+
+
+@pytest.mark.parametrize("above", ["@dataclass(frozen=True, kw_only=True)\n", ""])
+def test_fields_that_would_be_no_options_are_refused(project, above):
+    text = (
+        "from dataclasses import dataclass\nfrom typing import ClassVar\n"
+        "from probmetric.data.sources import Source, register\n"
+        f"{above}@register\nclass Mine(Source):\n    closed_set: bool = True\n"
+        "    one: ClassVar[int] = 1\n    two: int = 2\n"
+    )
+    package(project, mine=text)
+    with pytest.raises(RegistrationError, match=r"mylab.mine.Mine: field 'two' would be no option; write @dataclass"):
+        load_plugins(["mylab"])
+
+
+def test_fields_that_a_view_inherits_are_checked_as_they_are_declared_there(project):
+    text = (
+        "from dataclasses import dataclass\nfrom probmetric.data.views import register\n"
+        "from probmetric.data.views.photos import Photos\n"
+        "@register\n@dataclass(frozen=True, kw_only=True)\nclass Ours(Photos):\n    grey: bool = True\n"
+    )
+    package(project, ours=text)
+    load_plugins(["mylab"])
+    view = registry_of("view")
+    assert view.options("ours") == view.options("photos") | {"grey": view.options("ours")["grey"]}
+    with pytest.raises(ValueError, match=r"view 'ours': option 'size' is 0; allowed: a number at least 1"):
+        view.check_options("ours", {"size": 0})
+
+
+def test_decorators_go_without_parentheses_or_say_what_is_missing(project):
+    def doubt(match):
+        return match.similarity[:, 0]
+
+    assert score(doubt) is doubt
+    with pytest.raises(
+        RegistrationError, match=r"'match' before .* keywords, and what it is called with is named test"
+    ):
+        metric("lower")(doubt)
+    assert registry_of("score").entry("doubt").constants == {"free": False, "needs": []}
+    with pytest.raises(
+        RegistrationError, match=r"metric 'own/doubt' has direction None; write @metric\(direction=...\)"
+    ):
+        metric(doubt)
+
+    def falling(test):
+        return 0.0
+
+    assert metric("lower")(falling) is falling
+    assert registry_of("metric").constant("falling", "direction") == "lower"
+    package(project, circle=LOSS.format(name="()"))
+    load_plugins(["mylab"])
+    assert losses.REGISTRY.module("circle") == "mylab.circle"
+
+
+def test_a_plugin_hidden_by_a_module_of_its_name_is_refused(project):
+    (project / "statistics.py").write_text(LOSS.format(name='("circle")'))
+    with pytest.raises(PluginError, match=r"'statistics' is statistics.py of this folder, but Python imports \S+/stat"):
+        load_plugins(["statistics"])
+
+
+def test_a_plugin_that_registers_nothing_itself_is_refused(project):
+    package(project, circle=LOSS.format(name=""))
+    (project / "mylab_more.py").write_text("import mylab.circle\n")
+    for name in ("mylab_more", "json"):
+        with pytest.raises(PluginError, match=f"plugin '{name}' registers no component itself"):
+            load_plugins([name])
+
+
+def test_components_that_a_plugin_imports_are_known_the_second_time_too(project):
+    package(project, circle=LOSS.format(name=""))
+    more = (
+        "from probmetric.losses import register\nfrom mylab.circle import Circle\n@register\nclass More(Circle): ...\n"
+    )
+    (project / "mylab_more.py").write_text(more.replace("@register", "@register('more')"))
+    for _ in range(2):
+        with isolated_components():
+            load_plugins(["mylab_more"])
+            assert {"circle", "more"} <= {*losses.list_losses()}
+        for name in ("mylab_more", "mylab.circle"):
+            del sys.modules[name]
+
+
+def test_a_component_of_a_plugin_that_is_gone_is_told_where_it_was(project):
+    package(project, arcfase=LOSS.format(name=""))
+    with isolated_components():
+        load_plugins(["mylab"])
+    with pytest.raises(UnknownNameError, match=r"'arcface'\? .*It was defined by mylab.arcfase, which is not loaded"):
+        losses.REGISTRY.check("arcfase")
+
+
 def test_a_default_that_is_no_plain_value_is_refused(project):
     package(project, odd="from probmetric.losses import register\n@register\ndef odd(*, how=len, dim=2): ...\n")
     with pytest.raises(RegistrationError, match=r"mylab.odd.odd: 'how' is <built-in function len>; options"):
@@ -258,7 +377,7 @@ def test_a_source_of_a_user_prepares_again_when_its_code_changes(project):
 
 
 def test_a_name_near_none_may_be_in_a_module_that_nobody_named():
-    with pytest.raises(ValueError, match="If it is yours, name its module: `plugins` of params"):
+    with pytest.raises(ValueError, match=r"If it is yours, name its module .`plugins` of params"):
         losses.REGISTRY.check("zzz")
     with pytest.raises(ValueError, match="did you mean 'arcface'") as near:
         losses.REGISTRY.check("arcfase")

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -11,8 +12,11 @@ from torch import nn
 import probmetric
 from probmetric.config import ConfigError
 from probmetric.data.loose import item_classes
+from probmetric.data.views import register
+from probmetric.data.views.photos import Photos
 from probmetric.errors import ProbMetricError
 from probmetric.retrieval import retrieval_metrics
+from probmetric.testing import isolated_components
 from probmetric.training.data import TrainingData
 
 CLASSES, PER_CLASS = 6, 20
@@ -579,3 +583,24 @@ def test_a_wrong_kind_of_value_is_told_without_names_of_the_code(wrong, message)
     dataset = torch.utils.data.TensorDataset(torch.rand(20, 1, 8, 8), torch.arange(20) % 5)
     with pytest.raises(ConfigError, match=message):
         probmetric.fit(dataset, nn.Flatten(), **wrong)
+
+
+def test_a_model_names_the_module_of_a_view_of_ones_own():
+    class Greys(torch.utils.data.Dataset):
+        def __len__(self):
+            return 12
+
+        def __getitem__(self, index):
+            return np.full((8, 8, 3), 9 * index, dtype=np.uint8), index % 3
+
+    options = {"dim": 4, "epochs": 0, "loss": "softmax", "uncertainty": "norm", "device": "cpu"}
+    with isolated_components():
+
+        @register("ours")
+        @dataclass(frozen=True, kw_only=True)
+        class Ours(Photos):
+            """As photographs."""
+
+        view = {"name": "ours", "size": 8, "resize": 8}
+        model = probmetric.fit(Greys(), nn.Flatten(), view=view, **options)
+        assert model.parts.record.plugins == (__name__,)

@@ -5,12 +5,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from probmetric.data.sources import Source, options
+from probmetric.data.sources import register as source
+from probmetric.data.views import create_view
 from probmetric.losses import Loss, register
 from probmetric.metrics import metric
-from probmetric.testing import LossContract, MetricContract, check
+from probmetric.registry import UnknownNameError
+from probmetric.testing import LossContract, MetricContract, SourceContract, ViewContract, check
 
 
 def loss(name, **members):
@@ -67,3 +72,15 @@ def test_the_code_of_the_documentation_keeps_the_contract(project):
     for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
         exec(compile(block, str(page), "exec"), names)
     assert set(check(names["TestCircle"], "circle").values()) == {"passed"}
+    assert set(check(ViewContract, "centre").values()) == {"passed"}
+    images = [np.arange(30 * 34, dtype=np.int64).reshape(30, 34, 1).astype(np.uint8)]
+    assert create_view("centre", size=2).load_plain(images).tolist() == [[[[236, 237], [14, 15]]]]
+
+
+def test_a_source_with_a_wrong_view_is_told(project):
+    for name, declared in (("no_name", {"view": options(size=3)}), ("no_recipe", {"views": {"vfm": options()}})):
+        source(name)(type("Odd", (Source,), {"__module__": __name__, "__qualname__": name, **declared}))
+    with pytest.raises(UnknownNameError, match="unknown view ''"):
+        check(SourceContract, "no_name")
+    with pytest.raises(AssertionError, match="views that can be created"):
+        check(SourceContract, "no_recipe")

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -348,7 +349,7 @@ def test_eight_writers_at_once_fill_an_empty_store(few):
 
 def test_a_broken_store_is_named_with_the_way_out(tracked):
     Path("mlflow.db").write_bytes(b"this is no database, but it is long enough to be read as one" * 40)
-    with pytest.raises(FileError, match=r"mlflow\.db cannot be written.*probmetric track"):
+    with pytest.raises(FileError, match=r"mlflow\.db cannot be written or read.*probmetric track"):
         project(tracked)
 
 
@@ -441,7 +442,7 @@ def test_a_server_that_never_answers_costs_ten_seconds(tracked, monkeypatch):
         silent.listen()
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         began = time.perf_counter()
-        with pytest.raises(FileError, match=r"cannot be written.*results are safe"):
+        with pytest.raises(FileError, match=r"cannot be written or read.*results are safe"):
             track("study", tracked.folders[:1], "reports/study", store_uri=address, artifact_root="unused")
         assert time.perf_counter() - began < 12
     assert "MLFLOW_HTTP_REQUEST_TIMEOUT" not in os.environ
@@ -537,7 +538,25 @@ def test_every_dataset_has_a_view_with_the_metrics_that_matter(tracked):
     found = "\n".join(ui_addresses(STORE, 5001))
     assert f"  runs on digits: http://127.0.0.1:5001/#/experiments/{digits.experiment_id}/runs?" in found
     assert "runs on reports" not in found
-    assert len(ui_addresses("sqlite:///nothing.db", 5001)) == 1
+    assert "no runs yet: `probmetric track <experiment>`" in ui_addresses("sqlite:///nothing.db", 5001)[1]
+    shutil.copy("mlflow.db", "old.db")
+    with sqlite3.connect("old.db") as database:
+        database.execute("UPDATE alembic_version SET version_num = 'deadbeef'")
+    with pytest.raises(FileError, match=r"cannot be written or read: Detected out-of-date database schema"):
+        ui_addresses("sqlite:///old.db", 5001)
+
+
+def test_the_ui_is_not_started_where_it_could_not_answer(tracked):
+    Path("folder").mkdir()
+    for place in ("sqlit:///mlflow.db", "sqlite:///folder"):
+        with pytest.raises(FileError, match=r"cannot be written: .*tracking.store"):
+            ui_command(place, 5001)
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        with pytest.raises(FileError, match=f"something answers at port {port} already; .*--port {port + 1}"):
+            ui_command(STORE, port)
 
 
 def test_mlflow_is_imported_by_tracking_alone():

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import Annotated, Any, Literal
 
 from probmetric.errors import ProbMetricError, nearest
@@ -295,10 +296,17 @@ def entry_of(component: Callable[..., Any], module: str, context: Iterable[str],
         constants: names of the class constants to keep, where the component has them.
 
     Raises:
-        RegistrationError: an option before `*`, a default that is no plain value, or a range that names no option.
+        RegistrationError: an option before `*` or without a type, a field that would be none, a default that is no
+            plain value, or a range that names no option.
     """
     where = f"{component.__module__}.{component.__qualname__}"
     options = {option.name: option for option in _options(component, where, tuple(context))}
+    for name, kind in inspect.get_annotations(component).items() if "__init__" not in vars(component) else ():
+        if name in vars(component) and name not in constants and "ClassVar" not in str(kind):
+            raise RegistrationError(
+                f"{where}: field {name!r} would be no option; write @dataclass(frozen=True, kw_only=True) below "
+                "@register, or annotate what is no option as ClassVar."
+            )
     for option in options.values():
         for name in option.depends_on - options.keys():
             raise RegistrationError(f"{where}: {option.name!r} depends on {name!r}. {nearest(name, options)}")
@@ -313,10 +321,23 @@ def _options(component: Callable[..., Any], where: str, context: tuple[str, ...]
             if name in seen or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
                 continue
             if parameter.kind is not parameter.KEYWORD_ONLY:
-                raise RegistrationError(f"{where} takes {name!r} before `*`; declare options after `*`, as keywords.")
+                named = f", and what it is called with is named {', '.join(context)}" if context else ""
+                raise RegistrationError(
+                    f"{where} takes {name!r} before `*`; declare options after `*`, as keywords{named}."
+                )
             seen.add(name)
             default = REQUIRED if parameter.default is parameter.empty else _plain(parameter.default, where, name)
-            yield replace(option_of(name, _resolved(parameter.annotation, function)), default=default)
+            classes = component.__mro__ if is_dataclass(component) and isinstance(component, type) else ()
+            declares = next((cls for cls in classes if name in inspect.get_annotations(cls)), None)
+            names = getattr(sys.modules.get(declares.__module__), "__dict__", {}) if declares else function.__globals__
+            annotation = _resolved(parameter.annotation, names)
+            option = replace(option_of(name, annotation), default=default)
+            if not (option.types or option.choices or annotation is Any):
+                raise RegistrationError(
+                    f"{where}: option {name!r} declares no type that can be checked; write {name}: float, or another "
+                    f"of {', '.join(_CHECKED)}, Literal, a union of these, Any."
+                )
+            yield option
 
 
 def option_of(name: str, annotation: Any) -> Option:
@@ -343,16 +364,16 @@ def _signatures(component: Callable[..., Any]) -> Iterator[tuple[Any, dict[str, 
             return
 
 
-def _resolved(annotation: Any, function: Any) -> Any:
-    """Evaluate an annotation written as text; `Any` where its names exist for type checkers only."""
+def _resolved(annotation: Any, names: dict[str, Any]) -> Any:
+    """Evaluate an annotation written as text, which stays text where its names exist for type checkers only."""
     if not isinstance(annotation, str):
         return annotation
-    lone = types.FunctionType((lambda: None).__code__, function.__globals__)
+    lone = types.FunctionType((lambda: None).__code__, names)
     lone.__annotations__ = {"return": annotation}
     try:
         return typing.get_type_hints(lone, include_extras=True)["return"]
     except (NameError, AttributeError, TypeError):
-        return Any
+        return annotation
 
 
 def _allowed(annotation: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:

@@ -84,9 +84,19 @@ def _keep(name: str, digest: str, entries: Any) -> None:
             write_json(KEPT / f"{name}.json", {"digest": digest, "entries": entries})
 
 
+def _last_home(kind: str, name: str) -> str:
+    """Return the module of the plugin that a component of this project was last seen in, "" where there is none."""
+    for path in KEPT.glob("plugin-*.json") if PROJECT.is_file() else ():
+        note = remembered_json(path)
+        for entry in note["entries"] if isinstance(note, dict) else ():
+            if (entry["kind"], entry["name"]) == (kind, name):
+                return str(entry["module"])
+    return ""
+
+
 T = TypeVar("T", bound=Callable[..., Any])
 
-PLUGIN_ADVICE = "If it is yours, name its module: `plugins` of params.yaml."
+PLUGIN_ADVICE = "If it is yours, name its module (`plugins` of params.yaml), or install its package."
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _NAMED = re.compile(r'^@(?:register\("|score\(.*\)\ndef )([a-z0-9_]+)', re.MULTILINE)
 
@@ -120,14 +130,16 @@ class Registry:
     def register(self, component: T) -> T: ...
 
     @overload
-    def register(self, component: str) -> Callable[[T], T]: ...
+    def register(self, component: str | None = None) -> Callable[[T], T]: ...
 
-    def register(self, component: T | str) -> T | Callable[[T], T]:
+    def register(self, component: T | str | None = None) -> T | Callable[[T], T]:
         """Register a class or function, as `@register` by the name of its module, or as `@register("name")`.
 
         Raises:
             RegistrationError: another component has that name, the name is no name, or it differs from the file's.
         """
+        if component is None:
+            return self.register
         if isinstance(component, str):
             return functools.partial(self._register, component)
         module = component.__module__
@@ -210,6 +222,8 @@ class Registry:
         if name not in self._sources and name not in self._foreign and name not in self.names():
             proposal = nearest(name, self.names())
             advice = "" if proposal.startswith("did you mean") else PLUGIN_ADVICE
+            if home := _last_home(self.kind, name):
+                advice = f"It was defined by {home}, which is not loaded: install its package, or name it in `plugins`."
             parts = (f"unknown {self.kind} {name!r}: {proposal}", self.hint, advice)
             raise UnknownNameError(" ".join(filter(None, parts)))
         return name
@@ -348,12 +362,25 @@ def load_plugins(names: Iterable[str] = ()) -> None:
     Loading twice does nothing. A module is looked for among the installed ones and in the working directory.
 
     Raises:
-        PluginError: no such module, or it cannot be imported.
+        PluginError: no such module, it cannot be imported, registers nothing, or is hidden by another of its name.
         RegistrationError: two components have one name; both modules are named.
     """
     _load_installed()
     for name in names:
-        _load(name)
+        if name not in _LOADED:
+            _check_place(name)
+            _load(name)
+
+
+def _check_place(name: str) -> None:
+    """Refuse a plugin of this folder under a name by which Python imports something else."""
+    top = name.partition(".")[0]
+    here = [path for path in (Path(f"{top}.py"), Path(top, "__init__.py")) if top and path.is_file()]
+    spec = importlib.util.find_spec(top) if here else None
+    if spec and spec.origin and Path(spec.origin).resolve() not in [path.resolve() for path in here]:
+        raise PluginError(
+            f"plugin {name!r} is {here[0]} of this folder, but Python imports {spec.origin} by that name; rename one."
+        )
 
 
 def _load_installed() -> None:
@@ -379,7 +406,13 @@ def _load(name: str) -> None:
         sys.path.append(str(Path.cwd()))
     digest = _plugin_digest(name)
     label = f"plugin-{name}"
-    for component in _kept(label, digest) or _import_components(name, label, digest):
+    components = _kept(label, digest) or _import_components(name, label, digest)
+    if not components:
+        raise PluginError(
+            f"plugin {name!r} registers no component itself; name the module that does, with @register, @metric or "
+            "@score, or leave it out."
+        )
+    for component in components:
         registry_of(component["kind"]).adopt(component["name"], Entry.of(component))
     _LOADED.add(name)
 
@@ -402,16 +435,22 @@ def _plugin_digest(name: str) -> str:
 
 def _import_components(name: str, label: str, digest: str) -> list[dict[str, Any]]:
     """Import the plugin; return what it registered, as JSON values."""
-    _import_plugin(name)
     top = name.partition(".")[0]
-    entries = [
+    others = _components(top, inside=False)
+    _import_plugin(name)
+    if _components(top, inside=False) == others:  # else it must be imported to make known what it imports
+        _keep(label, digest, _components(top))
+    return _components(top)
+
+
+def _components(top: str, *, inside: bool = True) -> list[dict[str, Any]]:
+    """Return the components that modules inside (or outside) the package `top` registered, as JSON values."""
+    return [
         {"kind": registry.kind, "name": component} | entry.plain()
         for registry in all_registries()
         for component, entry in registry.foreign_entries().items()
-        if entry.module.partition(".")[0] == top
+        if (entry.module.partition(".")[0] == top) == inside
     ]
-    _keep(label, digest, entries)
-    return entries
 
 
 def _import_plugin(name: str) -> None:

@@ -28,12 +28,12 @@ from probmetric.data.views import create_view
 from probmetric.data.views._base import RawTensors, View
 from probmetric.errors import ServingError
 from probmetric.io import digest_of, tensors_digest
-from probmetric.losses import REGISTRY as LOSSES
 from probmetric.models import REGISTRY as BACKBONES
 from probmetric.models import Encoder, input_statistics
 from probmetric.models._wrapped import wrapped
 from probmetric.planning.capabilities import reads_validation, training_problems
 from probmetric.planning.composition import Draft
+from probmetric.registry import registry_of
 from probmetric.serving.model import Model
 from probmetric.serving.model_folder import MEMBER, Parts
 from probmetric.serving.record import POSTERIOR, REFERENCE, Facts, Member, ModelRecord, Transform, Wrapped
@@ -375,6 +375,7 @@ def _posterior(made: Assembly, data: TrainingData, uncertainty: Component) -> Po
 
 def _plugins(settings: EncoderSettings, uncertainty: Component) -> tuple[str, ...]:
     """Name the modules of components that are not the package's."""
-    parts = ((LOSSES, settings.loss), (BACKBONES, settings.backbone), (UNCERTAINTIES, uncertainty))
-    modules = [registry.module(part.name) for registry, part in parts if part is not None]
+    parts = {"loss": settings.loss, "backbone": settings.backbone, "view": settings.view, "uncertainty": uncertainty}
+    modules = [registry_of(kind).module(part.name) for kind, part in parts.items() if part is not None]
+    modules += [UNCERTAINTIES.module(settings.objective.name)] if settings.objective else []
     return tuple(module for module in modules if not module.startswith("probmetric."))

@@ -191,7 +191,8 @@ def _member(folder: RunFolder) -> dict[str, Any]:
 
 def _transform(encoder: RunFolder, data: Path) -> dict[str, Any]:
     """Return the evaluation view, spelled out, and how far preparation reduced the images."""
-    view = training_view(EncoderSettings(**encoder.encoder["settings"]), data).evaluation()
+    settings: EncoderSettings = parse(EncoderSettings, encoder.encoder["settings"], str(encoder.record_file))
+    view = training_view(settings, data).evaluation()
     return Transform.of(view, shorter_side_of(data)).model_dump(mode="json")
 
 

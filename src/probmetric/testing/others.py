@@ -139,6 +139,7 @@ class SourceContract(Contract):
         """Check for a `Source`, with views that can be created for every recipe."""
         component: Any = SOURCES.get(self.name)
         assert issubclass(component, Source)
+        assert SOURCES.constant(self.name, "views").keys() <= {"vmf", "lam"}
         for recipe in ("standard", "vmf", "lam"):
             view = source_view(self.name, recipe)
             if view is not None:

@@ -15,6 +15,7 @@ import contextlib
 import logging
 import math
 import queue
+import socket
 import sys
 import threading
 import time
@@ -71,10 +72,16 @@ def ui_command(store_uri: str, port: int, artifact_root: str | Path = "mlartifac
     """Return the command that serves the MLflow UI for a local store, to this machine only.
 
     Raises:
-        FileError: `store_uri` is a tracking server, which has a UI of its own.
+        FileError: `store_uri` is a tracking server, which has a UI of its own, or no store; or the port is in use.
     """
     if not store.is_local(store_uri):
         raise FileError(f"{store_uri} is a tracking server; open that address in a browser.")
+    store.check_place(store_uri, artifact_root)
+    with socket.socket() as asking:
+        if asking.connect_ex(("127.0.0.1", port)) == 0:
+            raise FileError(
+                f"something answers at port {port} already; stop it, or name another one: --port {port + 1}."
+            )
     settings = ["MLFLOW_DISABLE_TELEMETRY=true", "DO_NOT_TRACK=true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false"]
     server = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     server += ["--allowed-hosts", f"127.0.0.1:{port},localhost:{port}"]  # refuses pages that reach it by other names
@@ -83,13 +90,19 @@ def ui_command(store_uri: str, port: int, artifact_root: str | Path = "mlartifac
 
 
 def ui_addresses(store_uri: str, port: int) -> list[str]:
-    """Return lines that say where the UI shows what: all experiments, and each dataset's runs, best first."""
+    """Return lines that say where the UI shows what: all experiments, and each dataset's runs, best first.
+
+    Raises:
+        FileError: the store cannot be read, such as one of another version of MLflow.
+    """
     root = f"http://127.0.0.1:{port}/"
     lines = [f"MLflow UI: {root}#/experiments?workflowType=machine_learning (Ctrl-C stops it)"]
     database = Path(store_uri.removeprefix("sqlite:///")).resolve()
-    if not store_uri.startswith("sqlite:///") or not database.is_file():
+    if not store_uri.startswith("sqlite:///"):
         return lines
-    with store.quiet_mlflow():
+    if not database.is_file():
+        return [*lines, "  no runs yet: `probmetric track <experiment>` writes them, and so does `snakemake`."]
+    with store.quiet_mlflow(), store.readable_errors(store_uri):
         from mlflow import MlflowClient
 
         client = MlflowClient(tracking_uri=f"sqlite:///{database}")  # MLflow keeps open stores by their addresses

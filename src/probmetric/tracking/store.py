@@ -111,7 +111,7 @@ def opened(store_uri: str, artifact_root: Path) -> Iterator[MlflowClient]:
     with (
         quiet_mlflow(),
         alone(database or artifact_root, "writes to the MLflow store"),  # MLflow's migrations do not survive two
-        _readable_errors(store_uri),
+        readable_errors(store_uri),
     ):
         from mlflow import MlflowClient
 
@@ -173,7 +173,7 @@ def _check_writable(database: Path) -> None:
 
 
 @contextlib.contextmanager
-def _readable_errors(store_uri: str) -> Iterator[None]:
+def readable_errors(store_uri: str) -> Iterator[None]:
     """Turn errors of MLflow, SQLAlchemy, SQLite and the file system into one sentence with the way out."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
@@ -183,8 +183,8 @@ def _readable_errors(store_uri: str) -> Iterator[None]:
     except (MlflowException, SQLAlchemyError, sqlite3.Error, OSError) as error:
         first = str(error).strip().splitlines()[0].rstrip(".")
         raise FileError(
-            f"the MLflow store {store_uri} cannot be written: {first}. The results are safe in their files; mend "
-            "or remove the store and run `probmetric track` again: it is rebuilt from them."
+            f"the MLflow store {store_uri} cannot be written or read: {first}. The results are safe in their files; "
+            "mend or remove the store and run `probmetric track` again: it is rebuilt from them."
         ) from error
 
 

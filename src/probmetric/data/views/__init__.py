@@ -16,7 +16,7 @@ A source names the view of its images (`Source.view`, and those of single papers
     vmf, lam   `Source.views["vmf"]`, `["lam"]`: as a paper's code has it; where it has none, the standard one
     none       the standard view without its augmentation
 
-`from probmetric.data.views import View, register` is what a view of your own needs.
+`from probmetric.data.views import View, register, uniforms` is what a view of your own needs.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from probmetric.lazy import exported
 from probmetric.registry import Registry
 
 if TYPE_CHECKING:
-    from probmetric.data.views._base import View
+    from probmetric.data.views._base import View, uniforms
 
 REGISTRY = Registry("view", "probmetric.data.views")
 register, list_views = REGISTRY.register, REGISTRY.names
 
-__all__ = ["REGISTRY", "View", "create_view", "list_views", "register", "source_view", "view_of"]
+__all__ = ["REGISTRY", "View", "create_view", "list_views", "register", "source_view", "uniforms", "view_of"]
 
 __getattr__ = exported(__name__)
 
@@ -84,6 +84,7 @@ def source_view(source: str, augment: str = "standard") -> dict[str, Any] | None
     view = papers.get(augment) or SOURCES.constant(source, "view", {})
     if not view:
         return None
-    options = {key: value for key, value in view.items() if key != "name"}
-    REGISTRY.check_options(view["name"], options)
-    return {"name": view["name"], "options": options}
+    options = dict(view)
+    name = options.pop("name", "")
+    REGISTRY.check_options(name, options)
+    return {"name": name, "options": options}

@@ -41,8 +41,8 @@ class MetricError(ProbMetricError, RuntimeError):
 
 
 def metric(
+    direction: Direction | Callable[..., Any] | None = None,
     *,
-    direction: Direction | None = None,
     group: str = "own",
     label: str = "",
     unit: str = "",
@@ -75,7 +75,7 @@ def metric(
             setattr(function, attribute, value)
         return REGISTRY.register(function.__name__)(function)
 
-    return register
+    return metric()(direction) if callable(direction) else register
 
 
 def own_records() -> dict[str, Metric]:

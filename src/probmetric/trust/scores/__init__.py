@@ -34,10 +34,11 @@ REGISTRY = Registry("score", "probmetric.trust.scores", context=("match",), cons
 list_scores = REGISTRY.names
 
 
-def score(*, free: bool = False, needs: tuple[str, ...] = ()) -> Callable[[F], F]:
+def score(function: Any = None, /, *, free: bool = False, needs: tuple[str, ...] = ()) -> Any:
     """Register a function of a `Match` as the score named after it.
 
     Args:
+        function: of `@score` without parentheses.
         free: whether the search alone gives it, so that every method must beat it.
         needs: tensors of the record without which it does not exist, such as ("concentration",).
     """
@@ -46,7 +47,7 @@ def score(*, free: bool = False, needs: tuple[str, ...] = ()) -> Callable[[F], F
         function.free, function.needs = free, tuple(needs)  # type: ignore[attr-defined]
         return REGISTRY.register(function.__name__)(function)
 
-    return register
+    return register(function) if function else register
 
 
 def doubts(match: Match, names: list[str] | None = None) -> dict[str, Doubles]:
