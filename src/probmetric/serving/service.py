@@ -195,7 +195,9 @@ def run_service(model: Model, folder: Path, *, host: str, port: int, writable: b
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        raise ServingError(f"{host}:{port} cannot be had ({error.strerror}); choose another --port, or --host.") from error
+        raise ServingError(
+            f"{host}:{port} cannot be had ({error.strerror}); choose another --port, or --host."
+        ) from error
     log.info("http://%s:%d/ answers questions to %s (%s)", host, port, folder, "writable" if writable else "read only")
     with contextlib.suppress(KeyboardInterrupt):
         uvicorn.Server(uvicorn.Config(application(service, host), log_level="warning")).run([listening])
