@@ -391,6 +391,8 @@ class Whole(nn.Module):
         ({"uncertainty": "temperature", "loss": "arcface"}, "validation images of the training classes"),
         ({"nesterov": True}, "training.nesterov does nothing with training.optimizer 'adam'; leave it out, or set "),
         ({"proxy_init": "class_means", "loss": "triplet"}, "training.proxy_init does nothing with loss 'triplet'"),
+        ({"loss": {"name": "cosine", "scale": 5}, "objective": "hib", "uncertainty": "hib"}, "loss.scale does nothing"),
+        ({"view": {"name": "photos", "crop": False, "scale": [0.5, 1]}}, "view.scale does nothing with view.crop"),
         ({"encoder": "compact", "warmup_epochs": 1}, "training.warmup_epochs does nothing with a network that nothing"),
     ],
 )

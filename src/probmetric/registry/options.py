@@ -114,14 +114,14 @@ def _shown(bound: float | str) -> str:
 
 
 class When:
-    """Marks an option that counts with some values of another one only: `When(prior="fixed")`, or a tuple of values.
+    """Marks an option that counts with some values of another one only: `When(prior="fixed")`, or a tuple or `Range`.
 
     With any other value it must keep its default.
     """
 
     def __init__(self, **options: Any) -> None:
         pairs = options.items()
-        self.options = {name: value if isinstance(value, tuple) else (value,) for name, value in pairs}
+        self.options = {name: value if isinstance(value, tuple | Range) else (value,) for name, value in pairs}
 
 
 Positive = Annotated[float, Range(above=0)]

@@ -120,7 +120,8 @@ def fit(
         run = parse(RunSettings, values | {"training": usual | training}, "fit")
     _check(run, validates=validation is not None)
     whole = dict(run) | {"training": run.training.model_dump(), "pretrained": pretrained or network is not None}
-    Draft(None, "", whole).check_read({"training": training})
+    options = {name: each for name, each in choices.items() if isinstance(each, Mapping)}
+    Draft(None, "", whole).check_read(options | {"training": training})
     settings, chosen = run.encoder(), run.uncertainty
     with (
         claim_device(device) as place,
