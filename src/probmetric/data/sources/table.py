@@ -141,7 +141,7 @@ def columns_of(file: Path, *, vectors: bool = False) -> Columns:
     """
     if file.suffix.lower() == ".parquet":
         return _of_parquet(file, vectors)
-    lines, columns = _listing.csv_columns(file, delimiter=_listing.separator(file))
+    lines, columns = _listing.csv_columns(file, delimiter="")
     if not len(lines):
         raise DataError(f"{file} lists nothing; its first line names the columns, the others the images.")
     return {name: _numbers_or_text(cells) for name, cells in columns.items()}
