@@ -161,7 +161,7 @@ class Option:
     lengths: tuple[int, ...] = ()
     choices: tuple[Any, ...] = ()
     range: Range = ANY
-    when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    when: Mapping[str, tuple[Any, ...] | Range] = field(default_factory=dict)
 
     @property
     def allowed(self) -> str:
@@ -197,7 +197,8 @@ class Option:
             raise OptionValueError(f"{where} is {_text(value)}; allowed: a number {self.range}{tiny}{huge}{bounding}.")
         for name, values in self.when.items() if value != self.default else ():
             if others[name] not in values:
-                shown, other = " or ".join(map(repr, values)), _text(others[name])
+                shown = str(values) if isinstance(values, Range) else " or ".join(map(repr, values))
+                other = _text(others[name])
                 raise OptionValueError(
                     f"{where} is {_text(value)}, which counts with {name}={shown} only; {name} is {other}. "
                     f"Leave it out, or change {name}."
