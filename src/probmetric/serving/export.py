@@ -257,8 +257,8 @@ def preprocessing_code() -> str:
     """Return the source of `preprocess` and of what it calls."""
     constants = {name: getattr(decode, name) for name in ("ORIENTATION", "TURNS", "WIDEST", "STRETCHED")}
     lines = ["Mode = str", *(f"{name} = {value!r}" for name, value in constants.items())]
-    parts = (decode.UnusableError, upright, plain, decode.wide, decode.stretched, decode.floats, reduced, preprocess)
-    source = "\n\n".join(["\n".join(lines) + "\n", *map(inspect.getsource, parts)])
+    called: list[Any] = [decode.UnusableError, upright, plain, decode.wide, decode.stretched, decode.floats, reduced]
+    source = "\n\n".join(["\n".join(lines) + "\n", *map(inspect.getsource, [*called, preprocess])])
     return source.replace("image: Image.Image, spec: dict[str, Any]", "image, spec")
 
 
