@@ -332,7 +332,7 @@ def halves(out: Path, raw: Path, **options) -> tuple[set[str], set[str]]:
 def test_the_first_classes_of_a_listing_train(tmp_path, birds):
     assert halves(tmp_path / "a", birds, class_order="../classes.txt") == (set(ORDER[:4]), set(ORDER[4:]))
     assert halves(tmp_path / "b", birds, class_order="name") == (set(sorted(ORDER)[:4]), set(sorted(ORDER)[4:]))
-    (birds.parent / "classes.txt").write_text("\n".join(reversed(ORDER)))
+    (birds.parent / "classes.txt").write_text("\n".join(reversed(ORDER)), encoding="utf-16")  # Notepad's "Unicode"
     assert halves(tmp_path / "c", birds, class_order="../classes.txt") == (set(ORDER[4:]), set(ORDER[:4]))
 
 

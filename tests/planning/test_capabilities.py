@@ -138,8 +138,32 @@ UNREAD = [
         },
         "training.learning_rates.head does nothing with a backbone without head",
     ),
+    (
+        {"loss": "triplet", "training": {"weight_decay": 0, "weight_decay_on": "matrices"}},
+        "training.weight_decay_on does nothing with training.weight_decay 0; .* set training.weight_decay to above 0",
+    ),
+    (
+        {"loss": {"name": "cosine", "scale": 5}, "objective": "hib"},
+        "loss.scale does nothing with objective 'hib', which takes the loss's place; leave it out",
+    ),
+    (
+        {"like": "trained", "change": {"objective": "hib", "loss": {"name": "cosine", "scale": 5}}},
+        "loss.scale does nothing with objective 'hib'",
+    ),
+    (
+        {"loss": "triplet", "view": {"name": "photos", "crop": False, "scale": [0.5, 1]}},
+        "view.scale does nothing with view.crop False; leave one of the two out",
+    ),
+    (
+        {"like": "trained", "change": {"view": {"crop": False, "ratio": [1, 1]}}},
+        "view.ratio does nothing with view.crop False",
+    ),
 ]
 READ = [
+    {"loss": "triplet", "training": {"weight_decay": 0, "weight_decay_on": "all"}},
+    {"loss": "triplet", "training": {"weight_decay": 1e-3, "weight_decay_on": "matrices"}},
+    {"loss": {"name": "cosine", "scale": 16}, "objective": "hib", "uncertainty": "hib"},
+    {"loss": {"name": "cosine", "scale": 5}, "objective": "mc_dropout"},
     {"loss": "triplet", "training": {"momentum": 0.9, "proxy_init": "random", "warmup_epochs": 0}},
     {"loss": "triplet", "training": {"sampler": "shuffle", "images_per_class": 4}},
     {"loss": "triplet", "training": {"schedule": "multistep", "milestones": [44]}},

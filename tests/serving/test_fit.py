@@ -293,6 +293,17 @@ def test_a_pretrained_network_starts_from_lda_and_trains_as_init_plans():
     assert (training.learning_rate, training.steps_per_epoch) == (0.5, 24)  # one pass is ten batches
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_the_usual_start_from_lda_gives_way_where_there_is_no_head_and_a_wanted_one_is_refused(own):
+    headless = {"name": "timm", "tag": "tf_efficientnet_lite0.in1k", "head": "none"}
+    encoder = probmetric.models.create_encoder("timm", tag=headless["tag"], head="none", dim=1280) if own else headless
+    options = {"data": Pictures(), "encoder": encoder, "view": {"name": "photos", "size": 32}, "epochs": 0}
+    model = train(pretrained=True, **options)
+    assert model.record.members[0].settings.training.head_init == "random"
+    with pytest.raises(ConfigError, match=r"'lda'.*no linear head"):
+        train(pretrained=True, head_init="lda", **options)
+
+
 def test_a_backbone_by_name_gets_its_published_weights():
     tag = {"name": "timm", "tag": "tf_efficientnet_lite0.in1k"}
     view = {"name": "photos", "size": 32}
@@ -384,6 +395,8 @@ class Whole(nn.Module):
         ({"uncertainty": "temperature", "loss": "arcface"}, "validation images of the training classes"),
         ({"nesterov": True}, "training.nesterov does nothing with training.optimizer 'adam'; leave it out, or set "),
         ({"proxy_init": "class_means", "loss": "triplet"}, "training.proxy_init does nothing with loss 'triplet'"),
+        ({"loss": {"name": "cosine", "scale": 5}, "objective": "hib", "uncertainty": "hib"}, "loss.scale does nothing"),
+        ({"view": {"name": "photos", "crop": False, "scale": [0.5, 1]}}, "view.scale does nothing with view.crop"),
         ({"encoder": "compact", "warmup_epochs": 1}, "training.warmup_epochs does nothing with a network that nothing"),
     ],
 )

@@ -101,6 +101,27 @@ def test_an_unknown_model_says_where_it_looked(shop):
         probmetric.load("models:/nothing/1")
 
 
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [
+        ("models:/shop", "it names no version, as models:/shop/1 does"),
+        ("models:/shop/", "it names no version, as models:/shop/1 does"),
+        ("models:/shop/70", r"version=70\) not found"),
+        ("models:/shop@good", "alias good not found"),
+    ],
+)
+def test_a_model_without_its_version_says_which_there_are(shop, address, problem):
+    from probmetric.tracking import store
+
+    with store.opened(f"sqlite:///{shop}/mlflow.db", shop / "mlartifacts") as client:
+        client.create_registered_model("shop")
+        for _ in range(11):
+            client.create_model_version("shop", str(shop))
+    versions = ", ".join(map(str, range(1, 12)))
+    with pytest.raises(ProbMetricError, match=rf"{problem}\. The versions of shop there are {versions}\. Run this"):
+        probmetric.load(address)
+
+
 def test_vectors_are_those_of_the_run(shop, project, capsys):
     import pyarrow.parquet as pq
 

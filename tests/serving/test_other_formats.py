@@ -1,19 +1,21 @@
 """Graphs of a model: onnxruntime and torch.export give what the model gives; others can preprocess as it does."""
 
+import io
 import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageCms
 from serving_helpers import ENSEMBLE, LAPLACE, PLAIN
 from test_fit import Blobs, train
 from torch import nn
 
 import probmetric
+from probmetric.data.decode import decode
 from probmetric.errors import ProbMetricError
-from probmetric.serving.export import preprocess
+from probmetric.serving.export import preprocess, preprocessing_code
 
 ort = pytest.importorskip("onnxruntime")
 TOLERANCE = 1e-5
@@ -129,17 +131,73 @@ def test_others_can_preprocess_an_image_by_what_the_file_says(photographs, size)
     assert np.abs(levels).max() < 4
 
 
-@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
-def test_others_lay_transparency_on_white_as_the_model_does(photographs, mode):
-    import onnx
+def pictures_of_every_kind():
+    """Yield name and bytes of one picture in files of every kind that `data.decode` tells apart."""
+    colour = Image.fromarray(
+        np.kron(np.random.default_rng(3).integers(0, 256, (6, 8, 3), dtype=np.uint8), np.ones((8, 8, 1), np.uint8))
+    )
+    grey, exif = colour.convert("L"), Image.Exif()
+    exif[0x0112] = 6
+    wide = np.asarray(grey).astype(np.uint16) * 257
+    cut_out = colour.convert("RGBA")
+    cut_out.putalpha(grey)
+    frames = [colour.convert("P"), grey.convert("P")]
+    kinds = [
+        ("PNG", colour, {}),
+        ("PNG", grey, {}),
+        ("PNG", grey.convert("1"), {}),
+        ("PNG", colour.convert("P"), {}),
+        ("PNG", colour.convert("P"), {"transparency": 3}),
+        ("PNG", cut_out, {}),
+        ("PNG", cut_out.convert("LA"), {}),
+        ("PNG", cut_out.quantize(), {}),
+        ("PNG", colour, {"transparency": colour.getpixel((0, 0))}),
+        ("PNG", Image.fromarray(wide), {}),
+        ("PNG", Image.fromarray(wide), {"transparency": int(wide[0, 0])}),
+        ("TIFF", Image.fromarray(wide), {}),
+        ("TIFF", Image.fromarray(wide // 200), {}),
+        ("TIFF", Image.fromarray(wide.astype(np.int32) - 9000), {}),
+        ("TIFF", Image.fromarray(np.asarray(grey).astype(np.int32)), {}),
+        ("TIFF", Image.fromarray(np.asarray(grey) / np.float32(255)), {}),
+        ("TIFF", Image.fromarray(wide.astype(np.float32) - 9000), {}),
+        (
+            "TIFF",
+            ImageCms.profileToProfile(
+                colour, ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB"), outputMode="LAB"
+            ),
+            {},
+        ),
+        ("TIFF", colour, {"exif": exif}),
+        ("JPEG", colour, {"exif": exif}),
+        ("JPEG", colour.convert("CMYK"), {}),
+        ("JPEG", grey, {}),
+        ("GIF", frames[0], {"save_all": True, "append_images": frames[1:]}),
+        ("WEBP", cut_out, {"save_all": True, "append_images": [colour], "lossless": True}),
+    ]
+    for number, (kind, image, options) in enumerate(kinds):
+        buffer = io.BytesIO()
+        image.save(buffer, kind, **options)
+        yield f"{number} {kind} {image.mode} {' '.join(options)}", buffer.getvalue()
 
-    model, path, _ = photographs
-    spec = json.loads({each.key: each.value for each in onnx.load(path).metadata_props}["preprocessing"])
-    image = Image.new("RGBA", (64, 48), (10, 20, 30, 0))
-    image.paste((200, 100, 50, 255), (16, 12, 48, 36))
-    image = image.quantize() if mode == "P" else image.convert(mode)
-    levels = (preprocess(image, spec) - model.preprocess(image).numpy()) / np.array(spec["scale"])[:, None, None]
-    assert np.abs(levels).max() < 4
+
+PICTURES = dict(pictures_of_every_kind())
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize("name", PICTURES)
+def test_others_see_files_of_every_kind_as_the_library_does(name, mode):
+    """By the function, and by the code of the card, which runs without ours: the same pixels, to the bit."""
+    place = {"np": np, "Image": Image}
+    exec(preprocessing_code(), place)
+    count = len(mode)
+    spec = {"mode": mode, "shorter_side": 40, "resize": 32, "square": False, "size": 24, "channels": list(range(count))}
+    spec |= {"scale": [1.0] * count, "offset": [0.0] * count}
+    pixels = decode(PICTURES[name], name, mode=mode).pixels
+    expected = preprocess(Image.fromarray(pixels if mode == "RGB" else pixels[..., 0]), spec)
+    assert np.ptp(expected) >= 1, "a picture, not one colour"
+    for function in (preprocess, place["preprocess"]):
+        with Image.open(io.BytesIO(PICTURES[name])) as image:
+            np.testing.assert_array_equal(function(image, spec), expected)
 
 
 def test_the_card_holds_the_function_that_preprocesses(exported, photos):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import logging
+import socket
 import threading
 import time
 import urllib.error
@@ -16,8 +18,9 @@ import pytest
 import uvicorn
 
 import probmetric
+from probmetric.errors import ServingError
 from probmetric.serving.gallery import Gallery
-from probmetric.serving.service import Service, application
+from probmetric.serving.service import Service, application, run_service
 from probmetric.trust import certify
 
 
@@ -92,6 +95,9 @@ def test_200_at_once_none_lost(address, photos):
         ("/search?k=many", None, 422, "valid integer"),
         ("/search?riks=0.001", None, 422, "riks"),
         ("/embed?risk=0.1", None, 422, "risk"),
+        ("/search?k=1&risk=0.1&k=2", None, 400, "k comes 2 times; give it once"),
+        ("/images?path=a&path=b", None, 400, "path comes 2 times"),
+        ("/embed?a=1&a=1", None, 400, "a comes 2 times"),
         ("/images?path=new.png", None, 400, "--writable"),
     ],
 )
@@ -101,6 +107,22 @@ def test_bad_requests_are_answered_in_a_sentence(address, photos, place, body, s
     assert code == status
     assert says in json.dumps(answer)
     assert ask(address)[0] == 200
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "no host"])
+def test_an_address_that_cannot_be_had_is_an_error_and_is_not_named_as_served(tmp_path, host, caplog):
+    vectors, labels = probmetric.example_vectors()
+    folder = Gallery.from_vectors(vectors[::4], labels[::4]).save(tmp_path / "g")
+    model = argparse.Namespace(digest="", name="m", canary=None, checked_canary=None)
+    with socket.create_server(("127.0.0.1", 0)) as other, caplog.at_level(logging.INFO):
+        port = other.getsockname()[1]
+        with pytest.raises(ServingError, match=rf"^{host}:{port} cannot be had .*choose another --port"):
+            run_service(model, folder, host=host, port=port, writable=False)
+    assert "answers questions" not in caplog.text
+
+
+def test_a_question_without_parameters_takes_none_twice(address):
+    assert ask(f"{address}/?a=1&a=1") == (400, {"error": "the parameter a comes 2 times; give it once."})
 
 
 def test_pages_of_other_hosts_cannot_reach_it(address):

@@ -149,8 +149,6 @@ def test_a_log_says_whether_its_certificate_has_expired(tmp_path):
     assert "the doubts rose: alarm at query" in changed.text
     with pytest.raises(FileError, match="has no column 'p_right'; it has image, gap, rank"):
         logged_doubts(blurred, "p_right")
-    (tmp_path / "sheet.csv").write_text("\ufeffp_right;rank\n0,25;1\n0,5;2\n0,75;1\n", encoding="utf-8")  # Excel's
-    assert logged_doubts(tmp_path / "sheet.csv", "p_right").tolist() == [0.75, 0.25]
     (tmp_path / "log.csv").write_text("p_right\n0.5\n\nmany\n")
     with pytest.raises(FileError, match="query 2 has 'many' in column 'p_right'; expected numbers from 0 to 1"):
         logged_doubts(tmp_path / "log.csv", "p_right")
@@ -163,6 +161,17 @@ def test_a_log_says_whether_its_certificate_has_expired(tmp_path):
     for too_few in ((), (0.1, 0.2)):
         with pytest.raises(CertificateError, match=f"reference has {len(too_few)} doubts"):
             monitor(too_few, [0.1])
+
+
+@pytest.mark.parametrize(("mark", "encoding"), [(";", "utf-8-sig"), (";", "utf-8"), ("\t", "utf-16"), ("|", "utf-8")])
+@pytest.mark.parametrize("columns", [1, 2])
+def test_logs_are_read_as_spreadsheets_save_them(tmp_path, mark, encoding, columns):
+    rows = [("p_right", "rank"), ("0,25", "1"), ("0,5", "2"), ("0,75", "1")]
+    text = "\r\n".join(mark.join(row[:columns]) for row in rows)
+    (tmp_path / "sheet.csv").write_bytes(text.encode(encoding))
+    assert logged_doubts(tmp_path / "sheet.csv", "p_right").tolist() == (
+        [0.75, 0.25] if columns == 2 else [0.75, 0.5, 0.25]
+    )
 
 
 def test_bad_input_is_named():

@@ -71,7 +71,7 @@ JPEG, END = b"\xff\xd8\xff", b"\xff\xd9"
 TRAILER = 2**14  # what cameras write behind the end
 
 
-class _UnusableError(ValueError):
+class UnusableError(ValueError):
     """What is wrong with an image that can be read."""
 
 
@@ -131,7 +131,7 @@ def _concerning(name: str) -> Iterator[None]:
     with refusing(f"{name} is truncated or damaged", AGAIN):
         try:
             yield
-        except _UnusableError as error:
+        except UnusableError as error:
             raise DataError(f"{name} {error}; mend the image, or leave it out.") from error
         except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
             raise _too_large(name, error) from error
@@ -156,11 +156,9 @@ def decoded(
     if image.width * image.height > MAX_PIXELS:
         raise _too_large(name, f"{image.width}x{image.height} pixels")
     with _concerning(name):
-        upright, remarks = _upright(image)
-        plain, more = _plain(upright, mode)
-        if shorter_side:
-            plain = _reduced(plain, shorter_side)
-        pixels = np.asarray(plain)
+        turned, remarks = upright(image)
+        picture, more = plain(turned, mode)
+        pixels = np.asarray(reduced(picture, shorter_side))
         return Decoded(pixels[..., None] if pixels.ndim == 2 else pixels, (*remarks, *more))
 
 
@@ -261,7 +259,7 @@ def _has_torchvision() -> bool:
     return importlib.util.find_spec("torchvision") is not None
 
 
-def _upright(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
+def upright(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
     """Return the image, read and turned as its EXIF orientation says; EXIF data that cannot be read turn nothing."""
     from PIL import Image
 
@@ -278,13 +276,13 @@ def _upright(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
     return image.transpose(Image.Transpose[turn]), (*remarks, "turned upright by its EXIF orientation")
 
 
-def _plain(image: Image.Image, mode: Mode) -> tuple[Image.Image, tuple[str, ...]]:
+def plain(image: Image.Image, mode: Mode) -> tuple[Image.Image, tuple[str, ...]]:
     """Return the image as 8-bit RGB or L, and what had to be decided."""
     from PIL import Image
 
     kind = image.mode
     if kind == "F" or kind.startswith("I"):
-        values, remark = (_floats if kind == "F" else _wide)(np.asarray(image))
+        values, remark = (floats if kind == "F" else wide)(np.asarray(image))
         key = image.info.get("transparency")
         if isinstance(key, int):
             values[np.asarray(image) == key] = 255
@@ -293,7 +291,7 @@ def _plain(image: Image.Image, mode: Mode) -> tuple[Image.Image, tuple[str, ...]
     if kind == "LAB":
         image = image.convert("RGB")
     if kind == "P" and not image.getpalette():
-        raise _UnusableError("has no colours in its palette")
+        raise UnusableError("has no colours in its palette")
     if image.has_transparency_data:
         key = image.info.get("transparency")
         if isinstance(key, tuple) and max(key) > 255:  # of 16 bits, of which Pillow reads the upper 8 as pixels
@@ -313,43 +311,44 @@ def _plain(image: Image.Image, mode: Mode) -> tuple[Image.Image, tuple[str, ...]
     return image.convert(mode), (names.get(kind, f"{kind} converted to {mode}"),)
 
 
-def _wide(values: np.ndarray) -> tuple[np.ndarray, str]:
+def wide(values: np.ndarray) -> tuple[np.ndarray, str]:
     """Return whole numbers of more than 8 bits (H, W) as 8 bits, and what had to be decided."""
     low, high = int(values.min()), int(values.max())
     if low < 0 or high > WIDEST:
-        return _stretched(values, low, high), f"whole numbers beyond 16 bits, {STRETCHED}"
+        return stretched(values, low, high), f"whole numbers beyond 16 bits, {STRETCHED}"
     if high <= 255 and values.dtype.itemsize > 2:
         return values.astype(np.uint8), "32 bits per channel, 0 to 255, cut to 8"
     dark = "" if high > WIDEST // 16 else "; nearly black: if these are 12-bit data, scale them yourself"
-    return _stretched(values, 0, WIDEST), f"16 bits per channel scaled to 8{dark}"
+    return stretched(values, 0, WIDEST), f"16 bits per channel scaled to 8{dark}"
 
 
-def _stretched(values: np.ndarray, low: float, high: float) -> np.ndarray:
+def stretched(values: np.ndarray, low: float, high: float) -> np.ndarray:
     """Return values (H, W) as 8 bits, `low` as 0 and `high` as 255."""
     scaled = (values.astype(np.float64) - low) / ((high - low) or 1.0)
     return np.rint(255 * scaled).astype(np.uint8)
 
 
-def _floats(values: np.ndarray) -> tuple[np.ndarray, str]:
+def floats(values: np.ndarray) -> tuple[np.ndarray, str]:
     """Return floating-point values (H, W) as 8 bits, and what had to be decided."""
     numbers = np.isfinite(values)
     if not numbers.all():
-        raise _UnusableError(
+        raise UnusableError(
             f"has {numbers.size - numbers.sum():,} of {numbers.size:,} pixels that are no finite numbers"
         )
     low, high = float(values.min()), float(values.max())
     if low >= 0 and high <= 1:
-        return _stretched(values, 0.0, 1.0), "floating point, 0 to 1, scaled to 8 bits"
+        return stretched(values, 0.0, 1.0), "floating point, 0 to 1, scaled to 8 bits"
     if low >= 0 and high <= 255:
-        return _stretched(values, 0.0, 255.0), "floating point, 0 to 255, rounded to 8 bits"
-    return _stretched(values, low, high), f"floating point beyond 0 to 255, {STRETCHED}"
+        return stretched(values, 0.0, 255.0), "floating point, 0 to 255, rounded to 8 bits"
+    return stretched(values, low, high), f"floating point beyond 0 to 255, {STRETCHED}"
 
 
-def _reduced(image: Image.Image, shorter_side: int) -> Image.Image:
+def reduced(image: Image.Image, shorter_side: int | None) -> Image.Image:
+    """Return the image with a shorter side of at most so many pixels; 0 or None leaves it as it is."""
     from PIL import Image
 
     width, height = image.size
-    if min(width, height) <= shorter_side:
+    if not shorter_side or min(width, height) <= shorter_side:
         return image
     scale = shorter_side / min(width, height)
     size = (max(shorter_side, int(width * scale)), max(shorter_side, int(height * scale)))

@@ -16,9 +16,10 @@ import re
 import shutil
 import stat
 import tempfile
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from probmetric.errors import ProbMetricError
 
@@ -98,17 +99,24 @@ def read_problem(path: str | Path, error: OSError) -> FileError:
     return FileError(f"{path} cannot be read: {error.strerror or error}; {advice}.")
 
 
-def read_text(path: str | Path, fix: str = "delete it and run again") -> str:
-    """Read UTF-8 text; a missing, unreadable or damaged file is a `FileError` that says to `fix` it."""
+@contextlib.contextmanager
+def _reading(path: str | Path, fix: str) -> Iterator[None]:
+    """Say of a file that is missing, unreadable or damaged how to `fix` it."""
     check_readable(path)
     try:
-        return Path(path).read_text(encoding="utf-8")
+        yield
     except FileNotFoundError as error:
         raise FileError(f"{path} is missing; {fix}.") from error
-    except UnicodeDecodeError as error:
+    except (UnicodeError, csv.Error) as error:
         raise FileError(f"{path} is damaged ({error}); {fix}.") from error
     except OSError as error:
         raise read_problem(path, error) from error
+
+
+def read_text(path: str | Path, fix: str = "delete it and run again") -> str:
+    """Read UTF-8 text; a missing, unreadable or damaged file is a `FileError` that says to `fix` it."""
+    with _reading(path, fix):
+        return Path(path).read_text(encoding="utf-8")
 
 
 def cell_text(text: str) -> str:
@@ -117,15 +125,25 @@ def cell_text(text: str) -> str:
     return f"'{text}" if risky else text
 
 
+@contextlib.contextmanager
+def opened_table(path: str | Path, errors: str = "strict") -> Iterator[TextIO]:
+    """Open a table as spreadsheets save it, in UTF-8 or UTF-16; `errors`: what becomes of other bytes."""
+    with Path(path).open("rb") as raw:
+        encoding = "utf-16" if raw.peek(2)[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else "utf-8-sig"
+        yield io.TextIOWrapper(raw, encoding, errors, newline="")
+
+
+def separator(path: str | Path) -> str:
+    """Return what stands between the columns of a table: a tab, comma, semicolon or bar, the most of its head."""
+    with opened_table(path, errors="replace") as file:
+        return max("\t,;|", key=file.readline(2**16).count)
+
+
 def read_csv(path: str | Path, fix: str = "delete it and run again") -> tuple[list[str], list[dict[str, str]]]:
     """Read a table, also as spreadsheets save it: the names in its first line, and the other lines as name -> text."""
-    text = read_text(path, fix).removeprefix("\ufeff")
-    delimiter = max(",;\t", key=text.partition("\n")[0].count)
-    try:
-        table = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    with _reading(path, fix), opened_table(path) as file:
+        table = csv.DictReader(file, delimiter=separator(path), strict=True)
         rows = list(table)
-    except csv.Error as error:
-        raise FileError(f"{path} is damaged ({error}); {fix}.") from error
     names = list(table.fieldnames or ())
     if any(None in row or None in row.values() for row in rows):
         raise FileError(f"{path} is damaged (a line has not {len(names)} columns); {fix}.")

@@ -37,7 +37,7 @@ from probmetric.data.sources import list_datasets
 from probmetric.data.views import source_view
 from probmetric.errors import nearest
 from probmetric.planning.declared import dataset_names
-from probmetric.registry import UnknownNameError, When
+from probmetric.registry import Range, UnknownNameError, When
 from probmetric.runs.folder import flatten
 from probmetric.runs.identity import REGISTRIES
 
@@ -54,9 +54,10 @@ VALUES, GROUPS = ("fidelity", "dim", "pretrained"), ("training", "evaluation")
 _BORROWED = ("uncertainty", "fidelity", "evaluation")
 
 
-def instead(decider: str, value: Any, values: Collection[str]) -> str:
+def instead(decider: str, value: Any, values: Collection[str] | Range) -> str:
     """Say what a setting does nothing with, and what to do."""
-    return f"{decider} {value!r}; leave it out, or set {decider} to {' or '.join(values)}."
+    allowed = str(values) if isinstance(values, Range) else " or ".join(values)
+    return f"{decider} {value!r}; leave it out, or set {decider} to {allowed}."
 
 
 @dataclass
@@ -178,12 +179,13 @@ class Draft:
             if (value := training[decider.partition(".")[2]]) not in values
         }
         for key, value in flatten(written).items():
-            if key in reasons and value != DEFAULTS[key]:
+            if key in reasons and value != DEFAULTS.get(key):
                 raise ConfigError(f"{key} does nothing with {reasons[key]}")
 
     def _unread(self, training: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Yield the settings of training that nothing reads, by dotted key, and beside what, with the fix."""
-        loss, epochs = self.settings["loss"], training["epochs"]
+        """Yield the settings that nothing reads, by dotted key, and beside what, with the fix."""
+        loss, objective, view = (self.settings[part] for part in ("loss", "objective", "view"))
+        epochs = training["epochs"]
         if not all(milestone < epochs for milestone in training["milestones"]):
             yield "training.milestones", f"training.epochs {epochs}; name epochs below it, counted from 0."
         flags = ("has_proxies", "is_classifier", "starts_at_random")
@@ -194,6 +196,12 @@ class Draft:
             yield "training.warmup_epochs", "a network that nothing pretrained; leave it out, or set pretrained."
         if self._headless:
             yield "training.learning_rates.head", "a backbone without head; leave one of the two out."
+        if loss and objective and REGISTRIES["objective"].holds(objective.name, "replaces_loss", objective.options):
+            for option in REGISTRIES["loss"].changed_options(loss.name, loss.options):
+                yield f"loss.{option}", f"objective {objective.name!r}, which takes the loss's place; leave it out."
+        if view and view.options.get("crop") is False:
+            for option in {"scale", "ratio"} & view.options.keys():
+                yield f"view.{option}", "view.crop False; leave one of the two out."
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of `RunSettings` that a method decides."""
@@ -280,7 +288,8 @@ def composed(
                 draft.set(key, value)
         draft.check_dim(changes.get("dim", method.dim), f"methods.{name}")
     with naming(f"methods.{name}"):
-        draft.check_read({"training": method.training} | changes)
+        options = {part: component.options for part in ("loss", "view") if (component := getattr(method, part))}
+        draft.check_read(options | {"training": method.training} | changes)
         if not draft.base and not draft.settings["loss"] and draft.settings["training"].get("epochs", 1):
             raise ConfigError(
                 "without a loss nothing is trained; set `loss`, or `training: {epochs: 0}` for the network as it is."

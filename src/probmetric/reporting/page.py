@@ -171,11 +171,7 @@ def _answer(contents: Contents) -> Values:
     }
 
 
-def _questions(contents: Contents) -> Values | None:
-    return {"browsers": contents.browsers} if contents.browsers else None
-
-
-def _labels(contents: Contents) -> Values | None:
+def _browsers(contents: Contents) -> Values | None:
     return {"browsers": contents.browsers, "listed": questions.LISTED} if contents.browsers else None
 
 
@@ -354,8 +350,8 @@ SECTIONS: dict[str, tuple[str, bool, Callable[[Contents], Values | None]]] = {
     "added": ("What is added", False, _added),
     "claims": ("Claims", False, _claims),
     "published": ("Published", False, _published),
-    "questions": ("Questions", False, _questions),
-    "labels": ("Labels", False, _labels),
+    "questions": ("Questions", False, _browsers),
+    "labels": ("Labels", False, _browsers),
     "figures": ("Figures", False, _figures),
     "settings": ("Settings of every method", True, _settings),
     "uncertainty": ("Can the uncertainty be trusted?", True, _uncertainty),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-
 from probmetric.reporting.words import component_words, templates
-from probmetric.serving.export import preprocess, preprocessing
+from probmetric.serving.export import preprocessing, preprocessing_code
 from probmetric.serving.record import ModelRecord
 
 SHOWN = {
@@ -27,7 +25,6 @@ def card(record: ModelRecord) -> str:
     member, data = record.members[0], record.provenance.get("data", {})
     tested = data.get("splits", {}).get("test", {}).get("images", 0)
     measured = {name: value for name in SHOWN if (value := record.metrics.get(name)) is not None}
-    source = inspect.getsource(preprocess).replace("image: Image.Image, spec: dict[str, Any]", "image, spec")
     template = templates().get_template("card.md.j2")
     return template.render(
         record=record,
@@ -40,7 +37,7 @@ def card(record: ModelRecord) -> str:
         ranked=[(use, record.metrics.get(name)) for name, use in RANKED.items()],
         good=GOOD,
         spec=preprocessing(record.transform.created(), record.shape, record.transform.shorter_side),
-        source=source,
+        source=preprocessing_code(),
         words=lambda component: component_words(component.name, component.options),
     )
 

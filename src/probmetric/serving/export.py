@@ -15,6 +15,7 @@ graph and model agree.
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import math
 import warnings
@@ -28,6 +29,8 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from probmetric.data import decode
+from probmetric.data.decode import plain, reduced, upright
 from probmetric.data.views.photos import Photos
 from probmetric.data.views.small import Small
 from probmetric.errors import ServingError
@@ -235,14 +238,8 @@ def _block(model: Embedder, items: LooseImages, rows: np.ndarray, on_error: OnEr
 
 
 def preprocess(image: Image.Image, spec: dict[str, Any]) -> np.ndarray:
-    """Return an upright image of 8 bits a channel as network input (1, C, S, S) float32; transparency lies on white."""
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    image = image.convert(spec["mode"])
-    if 0 < spec["shorter_side"] < min(image.size):
-        scale = spec["shorter_side"] / min(image.size)
-        image = image.resize([max(spec["shorter_side"], int(side * scale)) for side in image.size], 2)  # 2: bilinear
+    """Return an image of Pillow's, of any kind, as network input (1, C, S, S) float32."""
+    image = reduced(plain(upright(image)[0], spec["mode"])[0], spec["shorter_side"])
     if spec["square"]:
         size = [spec["resize"], spec["resize"]]
     else:
@@ -254,6 +251,15 @@ def preprocess(image: Image.Image, spec: dict[str, Any]) -> np.ndarray:
     pixels = np.asarray(image, dtype=np.float32).reshape(spec["size"], spec["size"], -1).transpose(2, 0, 1)
     scale, offset = (np.array(spec[name], dtype=np.float32)[:, None, None] for name in ("scale", "offset"))
     return (pixels[spec["channels"]] * scale + offset)[None]
+
+
+def preprocessing_code() -> str:
+    """Return the source of `preprocess` and of what it calls."""
+    constants = {name: getattr(decode, name) for name in ("ORIENTATION", "TURNS", "WIDEST", "STRETCHED")}
+    lines = ["Mode = str", *(f"{name} = {value!r}" for name, value in constants.items())]
+    called: list[Any] = [decode.UnusableError, upright, plain, decode.wide, decode.stretched, decode.floats, reduced]
+    source = "\n\n".join(["\n".join(lines) + "\n", *map(inspect.getsource, [*called, preprocess])])
+    return source.replace("image: Image.Image, spec: dict[str, Any]", "image, spec")
 
 
 def preprocessing(view: View, shape: tuple[int, int], shorter_side: int) -> dict[str, Any] | None:

@@ -115,10 +115,13 @@ def fit(
     run = parse(RunSettings, values, "fit")
     if pretrained:
         usual = fine_tuning(len(dataset) if is_dataset(dataset) else 0, run.training.batch_size)
+        if not _has_linear_head(network, run.backbone):
+            del usual["head_init"]
         run = parse(RunSettings, values | {"training": usual | training}, "fit")
     _check(run, validates=validation is not None)
     whole = dict(run) | {"training": run.training.model_dump(), "pretrained": pretrained or network is not None}
-    Draft(None, "", whole).check_read({"training": training})
+    options = {name: each for name, each in choices.items() if isinstance(each, Mapping)}
+    Draft(None, "", whole).check_read(options | {"training": training})
     settings, chosen = run.encoder(), run.uncertainty
     with (
         claim_device(device) as place,
@@ -249,6 +252,13 @@ def _in_batches(settings: EncoderSettings, count: int) -> EncoderSettings:
 
 
 # ---- network -------------------------------------------------------------------------------------------------------
+
+
+def _has_linear_head(network: nn.Module | None, backbone: Component) -> bool:
+    """Tell whether the encoder, somebody's `network` or a backbone by name, will have a head that LDA can start."""
+    if isinstance(network, Encoder):
+        return isinstance(network.head, nn.Linear) and network.head.bias is not None
+    return network is not None or BACKBONES.holds(backbone.name, "has_head", backbone.options)
 
 
 def _assembled(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -281,14 +282,28 @@ def _downloaded(uri: str) -> Path:
         with store.quiet_mlflow(), store.patience(30, 2):
             place = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri))
     except mlflow.MlflowException as error:
+        name, _, version = uri.removeprefix("models:/").replace("@", "/").partition("/")
+        versions = _versions(name) if error.error_code != "INTERNAL_ERROR" else []
+        problem = f"it names no version, as models:/{name}/1 does" if versions and not version else str(error)
+        there = f"The versions of {name} there are {', '.join(versions)}. " if versions else ""
         raise ServingError(
-            f"{uri} cannot be had from {mlflow.get_tracking_uri()}: {str(error).rstrip('.')}. Run this where the "
+            f"{uri} cannot be had from {mlflow.get_tracking_uri()}: {problem.rstrip('.')}. {there}Run this where the "
             "store is, or name it: MLFLOW_TRACKING_URI=sqlite:////path/mlflow.db, or the address of a server."
         ) from error
     records = sorted(place.rglob(RECORD))
     if not records:
         raise ServingError(f"{uri} holds no model of ProbMetric (no {RECORD}).")
     return records[0].parent
+
+
+def _versions(name: str) -> list[str]:
+    """Return the versions of a registered model, the oldest first; empty where the store knows none."""
+    import mlflow
+
+    with store.quiet_mlflow(), contextlib.suppress(mlflow.MlflowException):  # of a name that is none
+        versions = mlflow.MlflowClient().search_model_versions(f"name = '{name}'")
+        return [str(number) for number in sorted(int(each.version) for each in versions)]
+    return []
 
 
 def run_gallery(model: Embedder, source: str, splits: Sequence[str]) -> Gallery:

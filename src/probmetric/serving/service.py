@@ -12,7 +12,9 @@ at a time, others wait.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import socket
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import uvicorn
-from fastapi import FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
@@ -126,7 +128,8 @@ class Service:
 
 def application(service: Service, host: str = LOOPBACK[0]) -> FastAPI:
     """Return the web application of a service that listens at `host`; pages of other hosts cannot reach a local one."""
-    app = FastAPI(title="ProbMetric", version=__version__, docs_url=None, redoc_url=None)
+    once = [Depends(_check_once)]
+    app = FastAPI(title="ProbMetric", version=__version__, docs_url=None, redoc_url=None, dependencies=once)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, "[::1]"] if host in LOOPBACK else ["*"])
     app.add_exception_handler(ProbMetricError, _said)
 
@@ -153,6 +156,13 @@ def application(service: Service, host: str = LOOPBACK[0]) -> FastAPI:
     return app
 
 
+async def _check_once(request: Request) -> None:
+    """Raise `DataError` where a parameter comes twice: only its last value would count."""
+    for name in request.query_params:
+        if (count := len(request.query_params.getlist(name))) > 1:
+            raise DataError(f"the parameter {name} comes {count} times; give it once.")
+
+
 async def _answered(request: Request, answer: Callable[[bytes], dict[str, Any]]) -> dict[str, Any]:
     """Return what `answer` says of the image in the body, asked in a thread.
 
@@ -175,7 +185,18 @@ async def _said(request: Request, error: Exception) -> JSONResponse:
 
 
 def run_service(model: Model, folder: Path, *, host: str, port: int, writable: bool) -> None:
-    """Serve a model and the gallery in `folder` until the process is interrupted."""
+    """Serve a model and the gallery in `folder` until the process is interrupted.
+
+    Raises:
+        ServingError: nothing can listen at `host` and `port`, such as where another program does.
+    """
     service = Service(model, folder, writable=writable)
+    try:
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise ServingError(
+            f"{host}:{port} cannot be had ({error.strerror}); choose another --port, or --host."
+        ) from error
     log.info("http://%s:%d/ answers questions to %s (%s)", host, port, folder, "writable" if writable else "read only")
-    uvicorn.run(application(service, host), host=host, port=port, log_level="warning")
+    with contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(uvicorn.Config(application(service, host), log_level="warning")).run([listening])

@@ -1,6 +1,6 @@
 """Listings and tables that strangers wrote: read as they are meant, or refused with file and line.
 
-Accepted: a byte-order mark, Windows line ends, blank lines; tables also in UTF-16. Refused: what is not UTF-8, an empty
+Accepted: UTF-8 and, with a byte-order mark, UTF-16; Windows line ends, blank lines. Refused: other bytes, an empty
 listing, a line with too few columns, numbers that are not plain ASCII digits or out of range, paths that leave the
 dataset's folder, an entry listed twice. Every source reads its text through here, and `check_table` looks at what comes
 out of every source.
@@ -8,22 +8,20 @@ out of every source.
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import io
 import itertools
 import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from probmetric.data.manifest import SPLITS, DataError, is_utf8, refusing, text
 from probmetric.data.sources._files import strings
-from probmetric.io import check_readable
+from probmetric.io import check_readable, opened_table, separator
 
 if TYPE_CHECKING:
     from probmetric.data.sources._base import Table
@@ -116,8 +114,9 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _content(path: Path) -> bytes:
     check_readable(path)
-    with refusing(f"{path} cannot be read", INCOMPLETE, OSError):
-        return path.read_bytes()
+    with refusing(f"{path} cannot be read", INCOMPLETE, OSError, UnicodeError):
+        content = path.read_bytes()
+        return content.decode("utf-16").encode() if content[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else content
 
 
 def once(listed: Sequence[Row], column: int) -> None:
@@ -132,9 +131,10 @@ def once(listed: Sequence[Row], column: int) -> None:
 def csv_lines(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
     """Yield number and cells of every line of a CSV file, the blank ones too; the number is that of its last line."""
     number = 0
+    check_readable(path)
     try:
-        with _opened(path) as file:
-            lines = csv.reader(file, strict=True, delimiter=delimiter)
+        with refusing(f"{path} cannot be read", INCOMPLETE, OSError), opened_table(path) as file:
+            lines = csv.reader(file, strict=True, delimiter=delimiter or separator(path))
             for cells in lines:
                 number = lines.line_num
                 yield number, cells
@@ -143,21 +143,6 @@ def csv_lines(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]
         raise
     except csv.Error as error:
         raise bad_line(path, number + 1, f"no readable CSV from here on ({error})") from error
-
-
-@contextlib.contextmanager
-def _opened(path: Path, errors: str = "strict") -> Iterator[TextIO]:
-    """Open a table, in UTF-8 or UTF-16."""
-    check_readable(path)
-    with refusing(f"{path} cannot be read", INCOMPLETE, OSError), path.open("rb") as raw:
-        encoding = "utf-16" if raw.peek(2)[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else "utf-8-sig"
-        yield io.TextIOWrapper(raw, encoding, errors, newline="")
-
-
-def separator(path: Path) -> str:
-    """Return what stands between the columns of a table: a tab, comma, semicolon or bar, the most of its head."""
-    with _opened(path, errors="replace") as file:
-        return max("\t,;|", key=file.readline(2**16).count)
 
 
 def csv_columns(
@@ -174,7 +159,7 @@ def csv_columns(
         path: the file.
         needed: names of columns; without any, all of them are returned.
         optional: columns that are returned where the file has them.
-        delimiter: what stands between cells.
+        delimiter: what stands between cells; "": what its head has most of.
         pack: makes an array of cells, some thousand at a time: a `str` each takes the most memory.
     """
     lines = ((number, cells) for number, cells in csv_lines(path, delimiter) if cells)

@@ -141,7 +141,7 @@ def columns_of(file: Path, *, vectors: bool = False) -> Columns:
     """
     if file.suffix.lower() == ".parquet":
         return _of_parquet(file, vectors)
-    lines, columns = _listing.csv_columns(file, delimiter=_listing.separator(file))
+    lines, columns = _listing.csv_columns(file, delimiter="")
     if not len(lines):
         raise DataError(f"{file} lists nothing; its first line names the columns, the others the images.")
     return {name: _numbers_or_text(cells) for name, cells in columns.items()}
@@ -250,12 +250,13 @@ def _of_parquet(file: Path, vectors: bool) -> Columns:
         refusing(f"{file} cannot be read", "write it again", OSError, pa.ArrowException),
         pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False) as parts,
     ):
-        lists = [field.name for field in parts.schema_arrow if pa.types.is_nested(field.type)]
-        table = parts.read([name for name in parts.schema_arrow.names if name not in lists])
+        nested = {field.name: field.type for field in parts.schema_arrow if pa.types.is_nested(field.type)}
+        table = parts.read([name for name in parts.schema_arrow.names if name not in nested])
         count = parts.metadata.num_rows
         if not count:
             raise DataError(f"{file} lists nothing.")
-        matrices = {name: _matrix(file, name, parts) for name in lists if vectors and _of_lists(parts, name)}
+        lists = [name for name, kind in nested.items() if vectors and hasattr(kind, "value_type")]
+        matrices = {name: _matrix(file, name, parts) for name in lists}
         columns = {name: matrix for name, matrix in matrices.items() if matrix is not None}
     pa.default_memory_pool().release_unused()  # as much as the vectors hold
     for name, column in zip(table.column_names, table.columns, strict=True):
@@ -265,10 +266,6 @@ def _of_parquet(file: Path, vectors: bool) -> Columns:
         else:
             columns[name] = strings([_cell(value) for value in column.to_pylist()])
     return columns
-
-
-def _of_lists(parts: Any, name: str) -> bool:
-    return hasattr(parts.schema_arrow.field(name).type, "value_type")
 
 
 def _cell(value: Any) -> Any:
