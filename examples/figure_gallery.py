@@ -22,9 +22,9 @@ PAGE, THUMBNAILS = Path("docs/guide/gallery.md"), Path("docs/images/figures")
 WIDTH, WIDEST, TALLEST, QUALITY = 420, 1000, 420, 60
 HEAD = """# All figures
 
-Thumbnails of a few runs of five epochs on letters and digits; nothing can be learnt about the methods.
+This page shows what each figure looks like. [Figures](figures.md) says what it shows and from which paper it comes.
+The thumbnails come from a few runs of five epochs on letters and digits, so they do not compare methods.
 `snakemake --config experiments=gallery` and `python examples/figure_gallery.py reports/gallery` make them.
-What each shows, and in which paper it stands: [figures](figures.md).
 
 | figure | name under `figures:` |
 | --- | --- |
