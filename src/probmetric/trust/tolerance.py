@@ -80,8 +80,8 @@ def disjoint_pairs(identities: Any, *, seed: int = 0) -> Ints:
     are not paired with each other more often than chance has it.
 
     Examples:
-        >>> disjoint_pairs([["a", "b"], ["b", "c"], ["c", "d"]]).tolist()
-        [0, 2]
+        >>> disjoint_pairs([["a", "b"], ["c", "d"], ["a", "c"]]).tolist()
+        [0, 1]
     """
     values = arrays.to_numpy(identities)
     names, numbers = np.unique(values, return_inverse=True)
