@@ -43,21 +43,21 @@ class LogHandler(LogHandlerBase):
 
     def __post_init__(self) -> None:
         """Build Snakemake's own handler with the same settings."""
-        asked = self.common_settings
-        quiet = set(asked.quiet or ())
+        settings = self.common_settings
+        quiet = set(settings.quiet or ())
         self.progress = Progress()
-        self._stream = sys.stdout if asked.stdout else sys.stderr
-        self._terminal = self._stream.isatty() and not asked.nocolor
+        self._stream = sys.stdout if settings.stdout else sys.stderr
+        self._terminal = self._stream.isatty() and not settings.nocolor
         self._silent = bool(quiet & {Quietness.ALL, Quietness.PROGRESS})
-        self._all = asked.dryrun or asked.verbose or asked.printshellcmds or asked.debug_dag
+        self._all = settings.dryrun or settings.verbose or settings.printshellcmds or settings.debug_dag
         self._ended = threading.Event()
         if not (self._silent or self._all):
             threading.Thread(target=self._wait, daemon=True).start()
         self._snakemake = ColorizingTextHandler(
-            nocolor=asked.nocolor,
+            nocolor=settings.nocolor,
             stream=self._stream,
-            formatter=_Linking(quiet, asked.show_failed_logs, terminal=self._terminal),
-            filter=DefaultFilter(quiet, asked.debug_dag, asked.verbose, asked.dryrun, asked.printshellcmds),
+            formatter=_Linking(quiet, settings.show_failed_logs, terminal=self._terminal),
+            filter=DefaultFilter(quiet, settings.debug_dag, settings.verbose, settings.dryrun, settings.printshellcmds),
         )
 
     def emit(self, record: logging.LogRecord) -> None:

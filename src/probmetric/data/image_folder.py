@@ -168,10 +168,10 @@ def _splits(where: Path, folders: Sequence[str], notes: list[str]) -> dict[str, 
     words: dict[tuple[str, ...], dict[str, str]] = {}
     for name in folders:
         parts = re.findall(r"[^\W\d_]+", name.lower())
-        found = [(part, match[1]) for part in parts if (match := SPLIT_WORD.fullmatch(part))]
-        if len(found) == 1:
-            rest = tuple(part for part in parts if part != found[0][0] and not re.fullmatch(OTHER_WORDS, part))
-            words.setdefault(rest, {})[name] = SPLIT_WORDS[found[0][1]]
+        splitting = [(part, match[1]) for part in parts if (match := SPLIT_WORD.fullmatch(part))]
+        if len(splitting) == 1:
+            rest = tuple(part for part in parts if part != splitting[0][0] and not re.fullmatch(OTHER_WORDS, part))
+            words.setdefault(rest, {})[name] = SPLIT_WORDS[splitting[0][1]]
     named = max(words.values(), key=lambda each: len(set(each.values())), default={})
     splits = set(named.values())
     others = [name for name in folders if name not in named]

@@ -67,7 +67,7 @@ def input_of(encoder: Encoder, part: str, images: Tensor) -> tuple[Tensor, list[
             done[:] = [*(each for each in done if not each.startswith(f"{name}.")), name]
 
     first = next(name for name, _ in encoder.named_modules() if f".{name}".endswith(f".{part}"))
-    hooks = [encoder.get_submodule(first).register_forward_pre_hook(lambda _, given: inputs.append(given[0]))]
+    hooks = [encoder.get_submodule(first).register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))]
     for name, module in encoder.named_modules():
         hooks.append(module.register_forward_hook(lambda *_, name=name: ends(name)))
     try:

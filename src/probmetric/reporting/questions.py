@@ -278,10 +278,10 @@ class _Answers:
         """Return the questions that the images `rows` (Q,) are: asked in their gallery, or among all test images."""
         every = np.arange(len(self.codes))
         asked = Asked(every, every, np.stack([every, every], axis=1)) if among_all else self.asked
-        found, cosines = nearest(self.mean, asked, rows, NEAREST)
+        answers, cosines = nearest(self.mean, asked, rows, NEAREST)
         return [
             Question(row, others, values, bool(self.right[row]), float(self.p_right[row]))
-            for row, others, values in zip(rows.tolist(), found.tolist(), cosines.tolist(), strict=True)
+            for row, others, values in zip(rows.tolist(), answers.tolist(), cosines.tolist(), strict=True)
         ]
 
     def confusions(self) -> list[tuple[int, int, int]]:

@@ -340,11 +340,11 @@ def _too_small(labels: np.ndarray, splits: np.ndarray, role: np.ndarray | None =
     """Return notes about splits in which few images have another one of their class; labels, splits and role (N,)."""
     notes = []
     for split, purpose in _PURPOSE.items() if np.any(splits != "test") else (("test", _PURPOSE["test"]),):
-        asked = searched = labels[splits == split]
+        asking = searched = labels[splits == split]
         if split == "test" and role is not None and np.isin(ROLES, role).all():
-            asked, searched = labels[role == "query"], labels[role == "gallery"]
+            asking, searched = labels[role == "query"], labels[role == "gallery"]
         names, counts = np.unique(searched, return_counts=True)
-        queries = int(np.isin(asked, names[counts > 1] if asked is searched else names).sum())
+        queries = int(np.isin(asking, names[counts > 1] if asking is searched else names).sum())
         if queries >= LEAST_ASKED:
             continue
         if queries:

@@ -120,5 +120,5 @@ def nearest(mean: np.ndarray, asked: Asked, rows: np.ndarray, most: int) -> tupl
     k = min(most, len(asked.gallery) - np.bincount(pairs[:, 0]).max(initial=0))
     if k < 1 or not len(rows):
         return np.empty((len(rows), 0), dtype=np.int64), np.empty((len(rows), 0))
-    found = search(mean[rows], mean[asked.gallery], k=k, ignore=pairs)
-    return asked.gallery[found.rows], found.cosines
+    matches = search(mean[rows], mean[asked.gallery], k=k, ignore=pairs)
+    return asked.gallery[matches.rows], matches.cosines

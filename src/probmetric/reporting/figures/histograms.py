@@ -98,9 +98,9 @@ def judgement(context: ReportContext, run: RunFolder) -> np.ndarray:
     test = run.tensors("test", "mean", "label", "index")
     label, asked = test["label"], _data.sides(context, run.key.data, test)
     table = np.full(int(test["index"].max(initial=-1)) + 1, -1)
-    found = _data.nearest(test["mean"], asked, asked.queries, 1)[0]
-    if found.size:
-        table[test["index"][asked.queries]] = label[found[:, 0]] == label[asked.queries]
+    answers = _data.nearest(test["mean"], asked, asked.queries, 1)[0]
+    if answers.size:
+        table[test["index"][asked.queries]] = label[answers[:, 0]] == label[asked.queries]
     return table
 
 
