@@ -30,15 +30,19 @@ METRICS = table(
     "calibration",
     __name__,
     """
-    ece | ECE ↓ | top-label, 15 bins of equal mass, L1
-    ece_l2 | ECE (l2) ↓ | the same with the root of the mean square | what paper 002 prints as ECE
-    ece_equal_width | ECE (equal width) ↓ | 15 bins of equal width, L1 | Guo et al. 2017
-    ece_classwise | ECE (classwise) ↓ | mean over classes of each column's error, equal width | Nixon et al. 2019
-    ece_adaptive | ECE (adaptive) ↓ | the same, equal mass | Nixon et al. 2019
-    retrieval_ece | ECE (retrieval) ↓ | nearest neighbour in each of S samples; confidence = share of the winning label;
-        10 bins of equal width
-    retrieval_ece_as_published | ECE (retrieval as published) ↓ | the same with the last bin open, which drops unanimous
-        votes | paper 003's code
+    ece | ECE ↓ | mean distance between the largest class probability and the share of images whose most probable class
+        is right, over 15 bins that hold equally many images
+    ece_l2 | ECE (l2) ↓ | `ece` with the root mean square of the distances in place of their mean | what paper 002
+        prints as ECE
+    ece_equal_width | ECE (equal width) ↓ | `ece` with 15 bins of equal width, weighted by their numbers of images | Guo
+        et al. 2017
+    ece_classwise | ECE (classwise) ↓ | mean over classes of the distance between a class's probability and the share of
+        images of this class, over 15 bins of equal width | Nixon et al. 2019
+    ece_adaptive | ECE (adaptive) ↓ | `ece_classwise` with 15 bins that hold equally many images | Nixon et al. 2019
+    retrieval_ece | ECE (retrieval) ↓ | in each of S samples the nearest image votes for its class; distance between the
+        winner's share of votes and the share of winners that are right, over 10 bins of equal width
+    retrieval_ece_as_published | ECE (retrieval as published) ↓ | `retrieval_ece` without the answers whose votes are
+        unanimous, because the last bin is open | paper 003's code
     """,
 )
 

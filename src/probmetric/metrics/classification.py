@@ -22,10 +22,10 @@ METRICS = table(
     __name__,
     """
     accuracy | Accuracy ↑ | share of images whose most probable class is right
-    nll | NLL ↓ | mean −log p(label)
-    brier | Brier score ↓ | mean Σ (p − onehot)² in [0, 2]
-    error_auroc | AUROC (error) ↑ | AUROC of the uncertainty for wrongly against rightly classified images | paper 002,
-        table 1
+    nll | NLL ↓ | mean over images of −log p(label)
+    brier | Brier score ↓ | mean over images of Σ (p − onehot)² over the classes, in [0, 2]
+    error_auroc | AUROC (error) ↑ | P(a wrongly classified image is less certain than a rightly classified one); ties
+        count half | paper 002, table 1
     """,
 )
 

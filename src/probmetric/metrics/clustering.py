@@ -24,9 +24,9 @@ METRICS = table(
     "clustering",
     __name__,
     """
-    nmi | NMI ↑ | normalised mutual information, by the arithmetic mean
-    ami | AMI ↑ | mutual information adjusted for chance
-    f1 | F1 ↑ | over pairs of images
+    nmi | NMI ↑ | mutual information of clusters and classes, divided by the arithmetic mean of their entropies
+    ami | AMI ↑ | mutual information of clusters and classes, adjusted so that random clusters have 0
+    f1 | F1 ↑ | F1 over pairs of images, where “same cluster” predicts “same class”
     """,
 )
 

@@ -14,8 +14,8 @@ METRICS = table(
     "distortion",
     __name__,
     """
-    spearman | Spearman (distortion strength) ↑ | rank correlation of the uncertainty with the strength of the images'
-        distortion (`glyphs`), which is not their ambiguity; `pixel_noise` is its floor
+    spearman | Spearman (distortion strength) ↑ | rank correlation of the uncertainty with the strength of each image's
+        distortion (`glyphs`); strength is not ambiguity, and the method `pixel_noise` is the floor
     """,
 )
 

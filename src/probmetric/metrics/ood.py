@@ -30,16 +30,20 @@ METRICS = table(
     "ood",
     __name__,
     """
-    auroc | AUROC ↑ | P(out is less certain than in), ties half
-    auroc_{score} | AUROC ↑ | the same for a score of the answer, a test image
-    scod_auroc | AUROC (errors and strangers) ↑ | P(a wrong answer or a stranger is less certain than a right answer) |
-        selective classification in the presence of strangers
-    scod_auroc_{score} | AUROC (errors and strangers) ↑ | the same for a score of the answer
-    auprc | AUPRC ↑ | average precision, out is positive
-    auprc_trapezoid | AUPRC (trapezoid) ↑ | area under the linearly joined precision-recall curve; optimistic | paper
-        003
-    fpr_at_95 | FPR@95 ↓ | share of in-distribution images flagged when at least 95 % of the others are
-    base_rate | | share of out-of-distribution images, the `auprc` of chance
+    auroc | AUROC ↑ | P(an out-of-distribution image is less certain than an in-distribution image); ties count half
+    auroc_{score} | AUROC ↑ | P(the answer to an out-of-distribution image is less certain than the answer to an
+        in-distribution image), by this score of the answer
+    scod_auroc | AUROC (errors and strangers) ↑ | P(a wrong answer, or the answer to an out-of-distribution image, is
+        less certain than a right answer), by the own uncertainty | selective classification in the presence of
+        strangers
+    scod_auroc_{score} | AUROC (errors and strangers) ↑ | P(a wrong answer, or the answer to an out-of-distribution
+        image, is less certain than a right answer), by this score of the answer
+    auprc | AUPRC ↑ | average precision of finding the out-of-distribution images by their uncertainty
+    auprc_trapezoid | AUPRC (trapezoid) ↑ | area under the precision-recall curve whose points are joined by straight
+        lines; too optimistic | paper 003
+    fpr_at_95 | FPR@95 ↓ | share of in-distribution images flagged at the highest threshold of uncertainty that flags at
+        least 95 % of the out-of-distribution images
+    base_rate | | share of out-of-distribution images among all; the `auprc` of a random score
     """,
 )
 

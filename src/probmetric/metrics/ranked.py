@@ -48,22 +48,27 @@ METRICS = table(
     "retrieval_day_to_night retrieval_night_to_day retrieval_sampled",
     __name__,
     """
-    recall_at_{k} | Recall@{k} ↑ | 1 if r₁ ≤ k | all papers; paper 003 prints recall@1 as "mAP@1", with `empty="zero"`.
-        It is not the recall of information retrieval
-    recall_at_1_empty_as_zero | Recall@1 (empty as zero) ↑ | recall@1 with 0 for a query without positives | paper 003
-        as released
-    precision_at_{k} | Precision@{k} ↑ | h(k) / k | MLRC (k = 1)
-    r_precision | R-precision ↑ | h(n) / n | MLRC, paper 004
-    map_at_r | MAP@R ↑ | AP(n) / n | papers 002, 004, MLRC
-    map_at_5, map_at_10, map_at_20 | MAP@{} ↑ | AP(k) / min(n, k) | paper 003
-    map_at_5_empty_as_one, map_at_10_empty_as_one, map_at_20_empty_as_one | MAP@{} (empty as one) ↑ | the same, with 1
-        for a query without positives | paper 003 as released; inflates LFW, where most people have one image
-    map_at_1000 | MAP@1000 ↑ | AP(1000) / min(n, 1000) | the attainable version of papers 000, 001
-    map_at_1000_over_class_size | MAP@1000 (over class size) ↑ | AP(1000) / (n + 1) | papers 000, 001 as released; at
-        most n / (n + 1)
-    map_at_class_size | MAP@class size ↑ | AP(n + 1) / (n + 1) | papers 000, 001 as released ("mAP@C")
-    mrr | MRR ↑ | 1 / r₁
-    queries_without_positives | | their number; they are left out of the means
+    recall_at_{k} | Recall@{k} ↑ | 1 if r₁ ≤ k, else 0: share of queries with a positive among the k nearest images |
+        all papers; paper 003 prints recall@1 as "mAP@1", with `empty="zero"`. It is not the recall of information
+        retrieval
+    recall_at_1_empty_as_zero | Recall@1 (empty as zero) ↑ | recall@1, where a query without positives counts as 0 |
+        paper 003 as released
+    precision_at_{k} | Precision@{k} ↑ | h(k) / k: share of the k nearest images that are positives | MLRC (k = 1)
+    r_precision | R-precision ↑ | h(n) / n: share of the n nearest images that are positives | MLRC, paper 004
+    map_at_r | MAP@R ↑ | AP(n) / n: average precision over the n nearest images | papers 002, 004, MLRC
+    map_at_5, map_at_10, map_at_20 | MAP@{} ↑ | AP(k) / min(n, k): average precision over the k nearest images; a
+        perfect ranking has 1 | paper 003
+    map_at_5_empty_as_one, map_at_10_empty_as_one, map_at_20_empty_as_one | MAP@{} (empty as one) ↑ | AP(k) / min(n, k),
+        where a query without positives counts as 1 | paper 003 as released; too high on LFW, where most people have one
+        image
+    map_at_1000 | MAP@1000 ↑ | AP(1000) / min(n, 1000): average precision over the 1,000 nearest images; a perfect
+        ranking has 1 | papers 000, 001, with a divisor that a perfect ranking reaches
+    map_at_1000_over_class_size | MAP@1000 (over class size) ↑ | AP(1000) / (n + 1): divided by the class size, which
+        includes the query | papers 000, 001 as released; at most n / (n + 1)
+    map_at_class_size | MAP@class size ↑ | AP(n + 1) / (n + 1): class size, which includes the query, as cutoff and as
+        divisor | papers 000, 001 as released ("mAP@C")
+    mrr | MRR ↑ | 1 / r₁: inverse rank of the nearest positive
+    queries_without_positives | | number of queries that have no positive in the gallery; the means leave them out
     """,
 )
 

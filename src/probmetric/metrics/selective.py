@@ -43,26 +43,29 @@ METRICS = table(
     "sparsification val/sparsification",
     __name__,
     """
-    ausc | AUSC ↑ | area under accuracy against share removed (0..98 %, most uncertain first), divided by its width
-    ausc_as_published | AUSC (as published) ↑ | the same with dx = 1/99, at most 98/99; the evaluator uses the mean of
-        the query's and the neighbour's uncertainty here | paper 003
-    ausc_as_published_empty_as_zero | AUSC (as published empty as zero) ↑ | the same with queries without positives
-        counted as errors; others are left out above | paper 003 as released
-    ausc_query_and_neighbour | AUSC (query and neighbour) ↑ | `ausc` with that mean
-    ausc_gap_to_oracle | AUSC gap to oracle ↓ | area when the wrong answers go first, minus `ausc`
-    aurc | AURC ↓ | mean error rate over coverages 1/N, ..., 1
-    error_auroc | AUROC (error) ↑ | P(a wrong answer is less certain than a right one) | paper 002's AUROC of the norm,
-        with uncertainty = −norm
-    error_auroc_{score} | AUROC (error) ↑ | the same for a score of the answer (`probmetric list scores`) in place of
-        the own uncertainty
-    augrc | AUGRC ↓ | area under the share of all images that are answered and wrong, against coverage | Traub et al.
+    ausc | AUSC ↑ | area under accuracy against share of queries removed (0..98 %, most uncertain first), divided by the
+        width of this range; 1 without errors
+    ausc_as_published | AUSC (as published) ↑ | area under accuracy against share of queries removed, with steps of 1/99
+        and so at most 98/99; the evaluate step takes the mean of the query's and its nearest image's uncertainty |
+        paper 003
+    ausc_as_published_empty_as_zero | AUSC (as published empty as zero) ↑ | `ausc_as_published`, where a query without
+        positives counts as a wrong answer; the other rows leave such queries out | paper 003 as released
+    ausc_query_and_neighbour | AUSC (query and neighbour) ↑ | `ausc` by the mean of the query's and its nearest image's
+        uncertainty
+    ausc_gap_to_oracle | AUSC gap to oracle ↓ | `ausc` of an order that removes all wrong answers first, minus `ausc`
+    aurc | AURC ↓ | mean over n = 1, ..., N of the error rate of the n surest answers
+    error_auroc | AUROC (error) ↑ | P(a wrong answer is less certain than a right answer); ties count half | paper 002's
+        AUROC of the norm, with uncertainty = −norm
+    error_auroc_{score} | AUROC (error) ↑ | P(a wrong answer is less certain than a right answer), by this score of the
+        answer (`probmetric list scores`)
+    augrc | AUGRC ↓ | area under the share of all queries that are answered wrongly, against coverage | Traub et al.
         2024
-    e_aurc | E-AURC ↓ | `aurc` minus that of the best order | Geifman et al. 2019
-    risk_at_coverage_80 | Risk (at coverage 80) ↓ | error rate of the surest 80 %
-    coverage_at_risk_5 | Share answered (5 % wrong) ↑ | largest share that a threshold reaches and
-        of whom at most 5 % are wrong
+    e_aurc | E-AURC ↓ | `aurc` minus the `aurc` of an order that has all wrong answers last | Geifman et al. 2019
+    risk_at_coverage_80 | Risk (at coverage 80) ↓ | error rate of the surest 80 % of the answers
+    coverage_at_risk_5 | Share answered (5 % wrong) ↑ | largest share of queries that one threshold answers with at most
+        5 % of these answers wrong
     accuracy_at_coverage_50, accuracy_at_coverage_80, accuracy_at_coverage_90 | Accuracy (at coverage {}) ↑ | accuracy
-        of the surest so many %
+        of the surest 50 %, 80 % or 90 % of the answers
     """,
 )
 

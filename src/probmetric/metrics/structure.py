@@ -41,23 +41,28 @@ METRICS = (
         "structure train/structure",
         __name__,
         """
-        richness_kl | Spectrum KL | KL(U ‖ singular values / sum) of the uncentred matrix; lower = more directions in
-            use | 000 T5, 001 T3 (ρ)
-        richness_kl_without_first | Spectrum KL (without first) | the same without the largest singular value | their
-            mode "@2"
-        density | | mean distance within classes / between class means, cosine distance | 001 T3 (π)
-        uniformity | Uniformity | mean over pairs of exp(−2 ‖u − v‖²), no logarithm, self pairs left out | 001 T3 (G₂)
-        concentration_variance, concentration_std | | spread over classes of the mean distance to the class mean /
-            between means | 001 T3 (σ²κ): compare changes, its printed scale is unclear
-        cluster_diversity | Cluster diversity | mean variance of distances within a class | 000 T5: relative changes
+        richness_kl | Spectrum KL | KL(U ‖ s), U uniform, s the singular values of the uncentred embeddings divided by
+            their sum; lower = more directions in use | 000 T5, 001 T3 (ρ)
+        richness_kl_without_first | Spectrum KL (without first) | `richness_kl` without the largest singular value |
+            mode "@2" of 000, 001
+        density | | mean cosine distance between two images of a class, divided by the mean cosine distance between two
+            class means | 001 T3 (π)
+        uniformity | Uniformity | mean over pairs of different images of exp(−2 ‖u − v‖²), without the logarithm; lower
+            = more uniform | 001 T3 (G₂)
+        concentration_variance, concentration_std | | variance and standard deviation over classes of the mean distance
+            to the class mean, divided by the mean distance between class means | 001 T3 (σ²κ): compare changes, its
+            printed scale is unclear
+        cluster_diversity | Cluster diversity | variance of the distances between two images of a class, mean over the
+            classes | 000 T5: relative changes
         """,
     ),
     *table(
         "structure",
         __name__,
         """
-        proxy_w1, proxy_w2 | W{} (proxy) ↓ | least-cost assignment of proxies to distinct embeddings of their class
-            (`proxy_transport`), with `evaluation.proxies: true` | 004 T3 prints `proxy_w1` under the name W2
+        proxy_w1, proxy_w2 | W{} (proxy) ↓ | distance between the proxies and the images of their class, each proxy
+            assigned to another image at least total cost (`proxy_transport`): mean distance (w1), root mean square
+            (w2); needs `evaluation.proxies: true` | 004 T3 prints `proxy_w1` under the name W2
         """,
     ),
 )

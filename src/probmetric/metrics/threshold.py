@@ -31,8 +31,8 @@ METRICS = table(
     "threshold",
     __name__,
     """
-    opis | OPIS ↓ | variance over classes of the harmonic mean of sensitivity and specificity, at the thresholds of 1 to
-        10 % false accepts | Zhang et al. 2024 (TCM)
+    opis | OPIS ↓ | variance over classes of the harmonic mean of sensitivity and specificity; mean over the thresholds
+        that accept 1 to 10 % of the pairs of images of two classes | Zhang et al. 2024 (TCM)
     """,
 )
 

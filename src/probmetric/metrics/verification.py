@@ -32,14 +32,16 @@ METRICS = table(
     "verification",
     __name__,
     """
-    accuracy | Accuracy ↑ | pairs told right; each tenth by the threshold that is best on the other nine
-    auroc | AUROC ↑ | over all thresholds of the cosine
-    eer | Equal error rate ↓ | where as many are refused wrongly as are accepted wrongly, on the ROC curve
-    tar_at_far_1 | TAR at 1 % FAR ↑ | true accepts at 1 % false accepts
-    edc | FNMR under discard ↓ | mean share of genuine pairs refused, at the threshold of 1 % false accepts of all
-        pairs, while 0..20 % of the pairs are discarded, those with the least certain image first | error versus
-            discard, ISO/IEC
-        29794-1:2024
+    accuracy | Accuracy ↑ | share of pairs told right; each tenth of the pairs is judged by the threshold that is best
+        on the other nine
+    auroc | AUROC ↑ | P(a pair of one person has a higher cosine than a pair of two persons); ties count half
+    eer | Equal error rate ↓ | error rate at the point of the ROC curve where the refused share of the pairs of one
+        person equals the accepted share of the pairs of two persons
+    tar_at_far_1 | TAR at 1 % FAR ↑ | accepted share of the pairs of one person, at the threshold that accepts at most 1
+        % of the pairs of two persons
+    edc | FNMR under discard ↓ | share of the pairs of one person that is refused, averaged while 0, 1, ..., 20 % of the
+        pairs are discarded, pairs with the least certain image first; the threshold accepts at most 1 % of all pairs of
+        two persons | error versus discard, ISO/IEC 29794-1:2024
     """,
 )
 
