@@ -1,10 +1,10 @@
-"""Classification metrics from class probabilities.
+"""Compute classification metrics from class probabilities.
 
-accuracy  share of images whose most probable class is the label; higher is better (ties: the lowest class number)
-nll       mean of -log p(label), natural logarithm, probabilities below 1e-12 read as 1e-12; lower is better
-brier     mean over images of sum_c (p_c - 1[c = label])^2, in [0, 2]; lower is better
-ece       top-label calibration error, 15 bins of equal mass, L1; lower is better. `ece_l2` is paper 002's number,
-`ece_equal_width` the one of Guo et al. 2017
+accuracy  share of images whose most probable class is the label (ties: the lowest class number)
+nll       mean of -log p(label), natural logarithm, probabilities below 1e-12 count as 1e-12
+brier     mean over images of sum_c (p_c - 1[c = label])^2, in [0, 2]
+ece       calibration error of the most probable class, 15 bins of equal mass, L1. `ece_l2` is paper 002's number,
+          `ece_equal_width` that of Guo et al. 2017
 """
 
 from __future__ import annotations

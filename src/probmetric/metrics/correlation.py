@@ -1,4 +1,4 @@
-"""Rank correlation of an uncertainty with something known, and the ranks of tied values that rank statistics share."""
+"""Compute rank correlations of an uncertainty with a known quantity, and ranks of tied values."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def average_ranks(values: Doubles) -> Doubles:
 def group_means(keys: Doubles, values: Doubles) -> Doubles:
     """Return `values` (N,) with each replaced by the mean over all entries that share its key.
 
-    What depends on the order of tied keys becomes its expected value over all orders.
+    A sum over the first entries then is its expected value over all orders of tied keys.
     """
     _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
     return (np.bincount(inverse, weights=values) / counts)[inverse]

@@ -1,6 +1,6 @@
-"""Metrics that rooms above compute: of answers, of training and of embedding.
+"""List the metrics that `trust`, `reporting` and `runs` compute.
 
-Of answers: what scores add, P(right), and what could be known at best.
+They measure answers (what scores add, how true P(right) is, what the best score could know), training and embedding.
 """
 
 from __future__ import annotations
