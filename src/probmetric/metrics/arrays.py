@@ -26,7 +26,7 @@ NORM_BLOCK = 1 << 16  # values: half a megabyte of float64, which fits a cache
 
 
 def is_cuda(values: Any) -> bool:
-    """Whether `values` is a torch tensor on a CUDA device."""
+    """Say whether `values` is a torch tensor on a CUDA device."""
     return hasattr(values, "detach") and bool(getattr(values, "is_cuda", False))
 
 
