@@ -34,7 +34,7 @@ METRICS = table(
     tar_at_far_1 | TAR at 1 % FAR ↑ | accepted share of the pairs of one person, at the threshold that accepts at most 1
         % of the pairs of two persons
     edc | FNMR under discard ↓ | share of the pairs of one person that is refused, averaged while 0, 1, ..., 20 % of the
-        pairs are discarded, pairs with the least certain image first; the threshold accepts at most 1 % of all pairs of
+        pairs are discarded, least certain image first; the threshold accepts at most 1 % of all pairs of
         two persons | error versus discard, ISO/IEC 29794-1:2024
     """,
 )
