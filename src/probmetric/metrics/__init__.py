@@ -1,7 +1,7 @@
-"""Metrics, one file per family: function, name, direction, unit and definition together; arrays in, numbers out.
+"""Compute metrics: NumPy arrays or torch tensors go in, plain numbers come out.
 
-NumPy arrays and torch tensors go in, plain numbers come out. A module is imported when one of its names is used, and
-imports NumPy and SciPy only.
+Each file holds one family of metrics: functions, names, directions, units and definitions. A module is imported when
+one of its names is used, and imports NumPy and SciPy only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Reading and checking the arrays callers hand in.
+"""Read and check the arrays that callers pass: NumPy arrays, sequences and torch tensors.
 
-Accepts NumPy arrays, sequences and torch tensors; torch is never imported here, a tensor is recognised by
-its `detach` method. Every complaint names the argument, the first offending position and the remedy.
+This module never imports torch; it recognises a tensor by its `detach` method. Every error message names the argument,
+the first wrong position and the remedy.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ Bools = NDArray[np.bool_]
 
 UNIT_TOLERANCE = 1e-4
 SMALLEST_NORM, LARGEST_NORM = 1e-12, 1e15
-MISSING = ("", "nan", "NaN", "<NA>", "None")  # as programs write what is not known
-NORM_BLOCK = 1 << 16  # values, half a megabyte of float64: stays in a cache
+MISSING = ("", "nan", "NaN", "<NA>", "None")  # how programs write a missing value
+NORM_BLOCK = 1 << 16  # values: half a megabyte of float64, which fits a cache
 
 
 def is_cuda(values: Any) -> bool:
-    """Whether `values` is a torch tensor on a CUDA device."""
+    """Say whether `values` is a torch tensor on a CUDA device."""
     return hasattr(values, "detach") and bool(getattr(values, "is_cuda", False))
 
 
 def to_numpy(values: Any) -> Array:
-    """Return `values` as a NumPy array; a torch tensor shares its memory where it lies on the CPU in a NumPy type."""
+    """Return `values` as a NumPy array; a torch tensor on the CPU with a NumPy dtype shares its memory."""
     if hasattr(values, "detach"):
         values = values.detach().cpu()
         if str(values.dtype) == "torch.bfloat16":
@@ -50,7 +50,7 @@ def matrix(values: Any, name: str) -> Floats:
         raise ValueError(f"{name} has shape {array.shape}; expected (N, M) with N and M at least 1.")
     if array.dtype.kind not in "fiu":
         raise TypeError(f"{name} has dtype {array.dtype}; expected floating point numbers.")
-    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and named
+    with np.errstate(over="ignore"):  # a number that float32 cannot hold becomes infinite, which check_finite reports
         array = np.ascontiguousarray(array, dtype=np.float32)
     check_finite(array, name)
     return array
@@ -73,8 +73,8 @@ def check_finite(array: Array, name: str) -> None:
 def products(rows: Array, others: Array) -> Array:
     """Return the dot products (A,B) of finite `rows` (A,M) and `others` (B,M), without NumPy's warnings.
 
-    OpenBLAS computes with whole registers; what lies in their unused lanes is not in the result, but now and then sets
-    the flag that NumPy reads: "invalid value encountered in matmul" of finite rows (numpy#24067 and others).
+    OpenBLAS computes with whole registers. Garbage in their unused lanes does not reach the result, but sometimes makes
+    NumPy warn of an "invalid value encountered in matmul" although all rows are finite (numpy#24067 and others).
     """
     with np.errstate(all="ignore"):
         return rows @ others.T
@@ -93,7 +93,7 @@ def check_unit_rows(array: Floats, name: str) -> None:
 
 
 def row_norms(array: Array) -> Doubles:
-    """Return euclidean norm of each row of `array` (N,M), summed in float64, without a float64 copy of the whole."""
+    """Return the Euclidean norm of each row of `array` (N,M), summed in float64 without a float64 copy of the array."""
     norms = np.empty(len(array))
     rows = max(1, NORM_BLOCK // max(array.shape[1], 1))
     for start in range(0, len(array), rows):
@@ -103,7 +103,7 @@ def row_norms(array: Array) -> Doubles:
 
 
 def normalized(array: Floats) -> Floats:
-    """Return rows of `array` (N,M) divided by their norms (float64 division, float32 result); a zero row stays one."""
+    """Return rows of `array` (N,M) divided by their norms (float64 division, float32 result); a zero row stays zero."""
     norms = row_norms(array)
     unit = np.empty(array.shape, dtype=np.float32)
     return np.divide(array, np.where(norms > 0.0, norms, 1.0)[:, None], out=unit, casting="same_kind")
@@ -128,7 +128,7 @@ def labels_of(values: Any, count: int, name: str, of: str, *, least: int = 0) ->
 
 
 def names_of(values: Any, name: str, *, count: int | None = None) -> tuple[Array, Ints]:
-    """Return the distinct names of `values` (N,), text or numbers, and the number of each entry among them (N,)."""
+    """Return the distinct names in `values` (N,), text or numbers, and the position (N,) of each entry among them."""
     array = to_numpy(values)
     for kind in (str, int):  # a column of pandas
         if array.dtype.kind == "O" and all(isinstance(each, kind) for each in array.flat):
@@ -146,12 +146,12 @@ def names_of(values: Any, name: str, *, count: int | None = None) -> tuple[Array
 
 
 def class_names_of(values: Iterable[Any]) -> list[str]:
-    """Return classes as names: as `text_of` has them, Unicode composed, no space around."""
+    """Return classes as names: the result of `text_of`, with composed Unicode and without space around it."""
     return [unicodedata.normalize("NFC", text_of(value)).strip() for value in values]
 
 
 def text_of(value: Any) -> str:
-    """Return an entry as text: "" for what is `MISSING`, also None, NaN and pandas' NA; 3.0 as 3, bytes as text."""
+    """Return an entry as text: "" for a `MISSING` value (also None, NaN, pandas' NA), 3.0 as 3, bytes decoded."""
     value = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
     whole = isinstance(value, float | np.floating) and float(value).is_integer()
     text = str(int(value)) if whole else str(value)
@@ -159,7 +159,7 @@ def text_of(value: Any) -> str:
 
 
 def check_mapping(values: Any, name: str, *needed: str) -> None:
-    """Raise a ValueError if argument `name` is no mapping, or lacks one of the keys `needed`."""
+    """Raise a ValueError if argument `name` is not a mapping, or lacks one of the keys `needed`."""
     missing = [key for key in needed if not isinstance(values, Mapping) or key not in values]
     if missing or not isinstance(values, Mapping):
         has = list(values) if isinstance(values, Mapping) else type(values).__name__
@@ -167,25 +167,25 @@ def check_mapping(values: Any, name: str, *needed: str) -> None:
 
 
 def generator(seed: Any) -> np.random.Generator:
-    """Return NumPy's generator of a seed, an integer from 0."""
+    """Return NumPy's random generator for a seed, an integer from 0."""
     check_count(seed, "seed", least=0)
     return np.random.default_rng(seed)
 
 
 def check_choice(value: Any, name: str, allowed: Sequence[Any]) -> None:
-    """Raise a ValueError if argument `name` is none of the `allowed`."""
+    """Raise a ValueError if argument `name` is not one of the `allowed` values."""
     if value not in allowed:
         raise ValueError(f"{name} is {value!r}; allowed: {', '.join(map(repr, allowed))}.")
 
 
 def check_number(value: Any, name: str) -> None:
-    """Raise a TypeError if argument `name` is no number."""
+    """Raise a TypeError if argument `name` is not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.number):
         raise TypeError(f"{name} is {value!r:.80}; expected a number.")
 
 
 def check_count(value: Any, name: str, *, least: int = 1, most: float = np.inf) -> None:
-    """Raise a ValueError if argument `name` is no integer of `least` to `most`."""
+    """Raise a ValueError if argument `name` is not an integer from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
         limits = f"at least {least}" if most == np.inf else f"{least} to {most}"
         raise ValueError(f"{name} is {value!s:.80}; expected {limits}, an integer.")

@@ -1,15 +1,18 @@
-"""Calibration: is a stated confidence the share of right answers?
+"""Measure calibration: does the stated confidence equal the share of right answers?
 
-With bins B_b of the N answers, calibration error = sum_b |B_b|/N |accuracy_b - confidence_b| (norm "l1", the ECE of
-Guo et al. 2017) or sqrt(sum_b |B_b|/N (accuracy_b - confidence_b)^2) (norm "l2"; paper 002 prints this one, with 15
-bins of equal mass, under the name ECE). Lower is better. Equal-mass bins hold answer i of the sorted N in bin
-floor(i bins / N); answers of equal confidence share their mean correctness, so the order of the input does not
-matter. Equal-width bins are [lo, hi) with the last one closed; paper 003's code leaves the last one open, which drops
-every answer of confidence exactly 1 (`last_bin="open"`).
+The N answers are put in bins B_b by their confidence. Lower is better.
 
-`classwise_calibration_error` looks at all columns of the probabilities, not only the winner: the mean over classes of
-the calibration error of p_c for the event "label is c". With equal-width bins it is the static, with equal-mass bins
-the adaptive calibration error of Nixon et al. (2019).
+    norm "l1"   sum_b |B_b|/N |accuracy_b - confidence_b|: the ECE of Guo et al. (2017)
+    norm "l2"   sqrt(sum_b |B_b|/N (accuracy_b - confidence_b)^2): paper 002 prints this as ECE, with 15 bins of equal
+                mass
+    equal mass  answer i of the N answers in ascending order is in bin floor(i bins / N). Answers of equal confidence
+                share their mean correctness, so the order of the input does not matter
+    equal width bins are [lo, hi) and the last one is closed. Paper 003's code leaves it open (`last_bin="open"`), which
+                drops every answer of confidence exactly 1
+
+`classwise_calibration_error` reads all columns of the probabilities: it is the mean over classes of the calibration
+error of p_c for the event "label is c". Nixon et al. (2019) call it static with equal-width bins and adaptive with
+equal-mass bins.
 """
 
 from __future__ import annotations
@@ -30,22 +33,26 @@ METRICS = table(
     "calibration",
     __name__,
     """
-    ece | ECE ↓ | top-label, 15 bins of equal mass, L1
-    ece_l2 | ECE (l2) ↓ | the same with the root of the mean square | what paper 002 prints as ECE
-    ece_equal_width | ECE (equal width) ↓ | 15 bins of equal width, L1 | Guo et al. 2017
-    ece_classwise | ECE (classwise) ↓ | mean over classes of each column's error, equal width | Nixon et al. 2019
-    ece_adaptive | ECE (adaptive) ↓ | the same, equal mass | Nixon et al. 2019
-    retrieval_ece | ECE (retrieval) ↓ | nearest neighbour in each of S samples; confidence = share of the winning label;
-        10 bins of equal width
-    retrieval_ece_as_published | ECE (retrieval as published) ↓ | the same with the last bin open, which drops unanimous
-        votes | paper 003's code
+    ece | ECE ↓ | mean distance between the largest class probability and the share of images whose most probable class
+        is right, over 15 bins that hold equally many images
+    ece_l2 | ECE (l2) ↓ | `ece` with the root mean square of the distances in place of their mean | what paper 002
+        prints as ECE
+    ece_equal_width | ECE (equal width) ↓ | `ece` with 15 bins of equal width, weighted by their numbers of images | Guo
+        et al. 2017
+    ece_classwise | ECE (classwise) ↓ | mean over classes of the distance between a class's probability and the share of
+        images of this class, over 15 bins of equal width | Nixon et al. 2019
+    ece_adaptive | ECE (adaptive) ↓ | `ece_classwise` with 15 bins that hold equally many images | Nixon et al. 2019
+    retrieval_ece | ECE (retrieval) ↓ | in each of S samples the nearest image votes for its class; distance between the
+        winner's share of votes and the share of winners that are right, over 10 bins of equal width
+    retrieval_ece_as_published | ECE (retrieval as published) ↓ | `retrieval_ece` without the answers whose votes are
+        unanimous, because the last bin is open | paper 003's code
     """,
 )
 
 
 @dataclass(frozen=True)
 class Reliability:
-    """Reliability diagram: (B,) mean `confidence`, `accuracy` and `count` of the bins that hold answers."""
+    """Hold a reliability diagram: mean `confidence`, `accuracy` and `count` (B,) of the bins that have answers."""
 
     confidence: Doubles
     accuracy: Doubles
@@ -108,15 +115,15 @@ def reliability(
 
 
 class EqualMass:
-    """Confidences (N,) in bins of equal mass, ranked once for many sets of outcomes or of answers."""
+    """Rank confidences (N,) once, to put them in bins of equal mass for many sets of outcomes or of answers."""
 
     def __init__(self, confidence: Doubles, bins: int) -> None:
         self.sure, self.bins = _confidence(confidence), bins
         values, level = np.unique(self.sure, return_inverse=True)
-        self.level = level.astype(np.uint16 if len(values) <= 1 << 16 else np.int64)  # few bits are sorted faster
+        self.level = level.astype(np.uint16 if len(values) <= 1 << 16 else np.int64)  # sorting 16 bits is faster
 
     def reliability(self, right: Array, rows: Ints | slice = slice(None)) -> Reliability:
-        """Return the diagram for outcomes `right` (N,) in {0,1}, of the answers `rows`, which may repeat."""
+        """Return the diagram of the answers `rows`, which may repeat, for outcomes `right` (N,) in {0,1}."""
         level, sure, outcome = self.level[rows], self.sure[rows], right[rows]
         alike = np.bincount(level)
         mean = np.bincount(level, weights=outcome) / np.maximum(alike, 1)

@@ -1,6 +1,6 @@
-"""All metrics that the library computes, one record each; a record stands beside the function that computes it.
+"""Collect the records of all metrics that the library computes; each is written beside the function that computes it.
 
-A name is `<group>/<name>`, with `ood/<set>/<name>` for out-of-distribution sets.
+A metric's full name is `<group>/<name>`, or `ood/<set>/<name>` for an out-of-distribution set.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _OF_SCORES = {name.removesuffix("{score}") for _, name in _BY_NAME if name.endsw
 
 
 def recorded(group: str, last: str) -> Metric | None:
-    """Return the record of metric `<group>/<last>`, or None; that of a score names it."""
+    """Return the record of metric `<group>/<last>`, or None; the variant of a score's metric names the score."""
     home = "ood" if group.startswith("ood/") else group
     record = _BY_NAME.get((home, last)) or _BY_NAME.get((home, re.sub(r"(?<=_at_)\d+$", "{k}", last)))
     for prefix in _OF_SCORES if record is None else ():

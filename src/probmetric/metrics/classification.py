@@ -1,10 +1,10 @@
-"""Classification metrics from class probabilities.
+"""Compute classification metrics from class probabilities.
 
-accuracy  share of images whose most probable class is the label; higher is better (ties: the lowest class number)
-nll       mean of -log p(label), natural logarithm, probabilities below 1e-12 read as 1e-12; lower is better
-brier     mean over images of sum_c (p_c - 1[c = label])^2, in [0, 2]; lower is better
-ece       top-label calibration error, 15 bins of equal mass, L1; lower is better. `ece_l2` is paper 002's number,
-`ece_equal_width` the one of Guo et al. 2017
+accuracy  share of images whose most probable class is the label (ties: the lowest class number)
+nll       mean of -log p(label), natural logarithm, probabilities below 1e-12 count as 1e-12
+brier     mean over images of sum_c (p_c - 1[c = label])^2, in [0, 2]
+ece       calibration error of the most probable class, 15 bins of equal mass, L1. `ece_l2` is paper 002's number,
+          `ece_equal_width` that of Guo et al. 2017
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ METRICS = table(
     __name__,
     """
     accuracy | Accuracy ↑ | share of images whose most probable class is right
-    nll | NLL ↓ | mean −log p(label)
-    brier | Brier score ↓ | mean Σ (p − onehot)² in [0, 2]
-    error_auroc | AUROC (error) ↑ | AUROC of the uncertainty for wrongly against rightly classified images | paper 002,
-        table 1
+    nll | NLL ↓ | mean over images of −log p(label)
+    brier | Brier score ↓ | mean over images of Σ (p − onehot)² over the classes, in [0, 2]
+    error_auroc | AUROC (error) ↑ | P(a wrongly classified image is less certain than a rightly classified one); ties
+        count half | paper 002, table 1
     """,
 )
 

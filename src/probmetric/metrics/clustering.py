@@ -1,11 +1,11 @@
-"""Clustering metrics: k-means on the embeddings, compared with the classes.
+"""Compare k-means clusters of the embeddings with the classes; higher is better for all metrics.
 
-faiss k-means, 20 iterations, seeded; k = number of classes among `labels` by default. Papers 000 and 001 take the
-number of *training* classes: pass `clusters`. All are higher-is-better.
+faiss k-means runs 20 iterations from a fixed seed. k is the number of classes in `labels`, unless you pass `clusters`:
+papers 000 and 001 take the number of *training* classes.
 
     nmi  2 I(A;B) / (H(A) + H(B)), arithmetic mean, as in scikit-learn; grows with the number of clusters
     ami  (I - E I) / ((H(A) + H(B)) / 2 - E I) under the permutation model (Vinh et al. 2010); 0 for chance
-    f1   2 TP / (2 TP + FP + FN) over pairs of images: same cluster against same class
+    f1   2 TP / (2 TP + FP + FN) over pairs of images, where "same cluster" predicts "same class"
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ METRICS = table(
     "clustering",
     __name__,
     """
-    nmi | NMI ↑ | normalised mutual information, by the arithmetic mean
-    ami | AMI ↑ | mutual information adjusted for chance
-    f1 | F1 ↑ | over pairs of images
+    nmi | NMI ↑ | mutual information of clusters and classes, divided by the arithmetic mean of their entropies
+    ami | AMI ↑ | mutual information of clusters and classes, adjusted so that random clusters have 0
+    f1 | F1 ↑ | F1 over pairs of images, where “same cluster” predicts “same class”
     """,
 )
 
@@ -113,7 +113,7 @@ def _pairs(sizes: Array) -> float:
 def _expected_information(sizes_a: Ints, sizes_b: Ints) -> float:
     """Return the mean mutual information of random partitions with these cluster sizes (hypergeometric model).
 
-    Clusters of equal size contribute equally, so the sum runs over pairs of distinct sizes.
+    Clusters of equal size contribute the same, so the sum runs over pairs of different sizes.
     """
     total = int(sizes_a.sum())
     log_factorial = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, total + 1)))))

@@ -1,4 +1,4 @@
-"""Rank correlation of an uncertainty with something known, and the ranks of tied values that rank statistics share."""
+"""Compute rank correlations of an uncertainty with a known quantity, and ranks of tied values."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ METRICS = table(
     "distortion",
     __name__,
     """
-    spearman | Spearman (distortion strength) ↑ | rank correlation of the uncertainty with the strength of the images'
-        distortion (`glyphs`), which is not their ambiguity; `pixel_noise` is its floor
+    spearman | Spearman (distortion strength) ↑ | rank correlation of the uncertainty with the strength of each image's
+        distortion (`glyphs`); strength is not ambiguity, and the method `pixel_noise` is the floor
     """,
 )
 
@@ -48,7 +48,7 @@ def average_ranks(values: Doubles) -> Doubles:
 def group_means(keys: Doubles, values: Doubles) -> Doubles:
     """Return `values` (N,) with each replaced by the mean over all entries that share its key.
 
-    What depends on the order of tied keys becomes its expected value over all orders.
+    A sum over the first entries then is its expected value over all orders of tied keys.
     """
     _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
     return (np.bincount(inverse, weights=values) / counts)[inverse]

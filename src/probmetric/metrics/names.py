@@ -1,4 +1,4 @@
-"""Metrics by name: which way is better, what tables and figures call them, by which runs are compared at a glance."""
+"""Look up metrics by name: which way is better, what tables and figures call them, which ones compare runs first."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ HEADLINES: tuple[str, ...] = tuple(f"{group}/{name}" for group, names in _HEADLI
 
 
 def is_headline(name: str) -> bool:
-    """Whether runs are compared by this metric at a glance: one of `HEADLINES`, or a user's own."""
+    """Say whether short tables compare runs by this metric: it is one of `HEADLINES`, or a user's own."""
     group, _, last = name.rpartition("/")
     if group.startswith("ood/"):
         return last == "auroc"
@@ -57,7 +57,7 @@ def find(name: str) -> Metric:
     """Return the record of the metric with full name `name` (`retrieval/recall_at_4`, `ood/cub/auroc`).
 
     Raises:
-        UnknownNameError: no metric has that name; names the nearest.
+        UnknownNameError: no metric has that name; the message gives the nearest name.
     """
     group, _, last = name.rpartition("/")
     record = recorded(group, last) or own_records().get(name)
@@ -67,7 +67,7 @@ def find(name: str) -> Metric:
 
 
 def metric_names(ks: Iterable[int], ood: Iterable[str] = ()) -> list[str]:
-    """Return every full name, with recall and precision at `ks` and the out-of-distribution sets `ood`."""
+    """Return every full name; recall and precision are at the cutoffs `ks`, out-of-distribution sets are `ood`."""
     numbers, sets = sorted({1, *ks}), tuple(ood)
     return [name for record in METRICS for name in _full_names(record, numbers, sets)] + list(own_records())
 
@@ -82,7 +82,7 @@ def _full_names(record: Metric, ks: Iterable[int], ood: Iterable[str]) -> Iterat
 
 
 def direction(name: str) -> Direction:
-    """Whether a higher or a lower value of metric `name` is better; "none" for a descriptive quantity."""
+    """Say whether a higher or a lower value of metric `name` is better; "none" for a descriptive quantity."""
     return find(name).direction
 
 
@@ -98,21 +98,21 @@ def label(name: str) -> str:
 
 
 def arrow(name: str) -> str:
-    """Return `↑` where higher is better, `↓` where lower is, else nothing."""
+    """Return `↑` where a higher value is better, `↓` where a lower one is, else ""."""
     return {"higher": "↑", "lower": "↓", "none": ""}[direction(name)]
 
 
 def heading(name: str) -> str:
-    """Label and arrow: `Recall@1 ↑`."""
+    """Return label and arrow: `Recall@1 ↑`."""
     return f"{label(name)} {arrow(name)}".strip()
 
 
 def better(name: str, first: float, second: float) -> bool:
-    """Whether value `first` of metric `name` is strictly better than `second`."""
+    """Say whether value `first` of metric `name` is strictly better than `second`."""
     return first < second if direction(name) == "lower" else first > second
 
 
 def best(name: str, values: Mapping[Key, float]) -> Key:
-    """Return the key of the best of some `values` of metric `name`, the first of equals."""
+    """Return the key of the best of the `values` of metric `name`; of equal values the first key."""
     choose = min if direction(name) == "lower" else max
     return choose(values, key=values.__getitem__)

@@ -1,15 +1,10 @@
-"""Out-of-distribution detection from a scalar uncertainty.
+"""Detect out-of-distribution images by a scalar uncertainty.
 
-The out-of-distribution set is the positive class and a higher uncertainty means "out": every number below says so.
-AUROC is the chance that an out-of-distribution image is less certain than an in-distribution one (ties count half);
-AUPRC depends on the share of out-of-distribution images, which is returned with it as `base_rate`.
+The out-of-distribution set is the positive class, and a higher uncertainty means "out". `METRICS` defines the metrics.
+`auprc` is the average precision, sum over thresholds of (R_n - R_{n-1}) P_n; it depends on the share of
+out-of-distribution images, `base_rate`. Paper 003 reports `auprc_trapezoid`.
 
-    auroc            higher is better, 0.5 = chance
-    auprc            average precision, sum over thresholds of (R_n - R_{n-1}) P_n; higher is better
-    auprc_trapezoid  area under the linearly joined precision-recall curve, as paper 003 reports; optimistic
-    fpr_at_95        share of in-distribution images flagged when at least 95 % of the others are; lower is better
-
-The set `unanswerable` are test images that nothing in the gallery answers, such as people of one photograph.
+The set `unanswerable` holds test images that have no right answer in the gallery, such as people with one photograph.
 """
 
 from __future__ import annotations
@@ -30,23 +25,27 @@ METRICS = table(
     "ood",
     __name__,
     """
-    auroc | AUROC ↑ | P(out is less certain than in), ties half
-    auroc_{score} | AUROC ↑ | the same for a score of the answer, a test image
-    scod_auroc | AUROC (errors and strangers) ↑ | P(a wrong answer or a stranger is less certain than a right answer) |
-        selective classification in the presence of strangers
-    scod_auroc_{score} | AUROC (errors and strangers) ↑ | the same for a score of the answer
-    auprc | AUPRC ↑ | average precision, out is positive
-    auprc_trapezoid | AUPRC (trapezoid) ↑ | area under the linearly joined precision-recall curve; optimistic | paper
-        003
-    fpr_at_95 | FPR@95 ↓ | share of in-distribution images flagged when at least 95 % of the others are
-    base_rate | | share of out-of-distribution images, the `auprc` of chance
+    auroc | AUROC ↑ | P(an out-of-distribution image is less certain than an in-distribution image); ties count half
+    auroc_{score} | AUROC ↑ | P(the answer to an out-of-distribution image is less certain than the answer to an
+        in-distribution image), by this score of the answer
+    scod_auroc | AUROC (errors and strangers) ↑ | P(a wrong answer, or the answer to an out-of-distribution image, is
+        less certain than a right answer), by the own uncertainty | selective classification in the presence of
+        strangers
+    scod_auroc_{score} | AUROC (errors and strangers) ↑ | P(a wrong answer, or the answer to an out-of-distribution
+        image, is less certain than a right answer), by this score of the answer
+    auprc | AUPRC ↑ | average precision of finding the out-of-distribution images by their uncertainty
+    auprc_trapezoid | AUPRC (trapezoid) ↑ | area under the precision-recall curve whose points are joined by straight
+        lines; too optimistic | paper 003
+    fpr_at_95 | FPR@95 ↓ | share of in-distribution images flagged at the highest threshold of uncertainty that flags at
+        least 95 % of the out-of-distribution images
+    base_rate | | share of out-of-distribution images among all; the `auprc` of a random score
     """,
 )
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Detection counts at each distinct threshold, most uncertain first: (T,) arrays."""
+    """Hold detection counts (T,) at each distinct threshold, most uncertain first."""
 
     true_positives: Doubles
     false_positives: Doubles
@@ -55,7 +54,7 @@ class Curve:
 
 
 def ood_metrics(id_uncertainty: Any, ood_uncertainty: Any) -> dict[str, float]:
-    """Return detection metrics of `ood_uncertainty` (P,) against `id_uncertainty` (N,); higher is less sure.
+    """Return metrics of detecting `ood_uncertainty` (P,) among `id_uncertainty` (N,); higher = less sure.
 
     Examples:
         >>> ood_metrics([0.1, 0.2, 0.3], [0.25, 0.9])["auroc"]
@@ -87,7 +86,7 @@ def auroc(negative_scores: Any, positive_scores: Any) -> float:
 
 
 def roc_curve(id_uncertainty: Any, ood_uncertainty: Any, *, points: int | None = None) -> dict[str, Doubles]:
-    """Return the false and true positive rates, from (0,0) to (1,1); thinned to at most `points` points if given.
+    """Return the false and true positive rates, from (0,0) to (1,1), at no more than `points` points if that is given.
 
     Examples:
         >>> rates = roc_curve([0.1, 0.3], [0.2, 0.9])

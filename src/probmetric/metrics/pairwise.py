@@ -1,17 +1,19 @@
-"""Tests of all pairs of many methods, each measured with a few seeds.
+"""Test all pairs of many methods, each measured with a few seeds.
 
-pairwise_tests    every pair of several methods, Holm-corrected over all pairs
-pooled_variances  variances of many methods over few seeds, each drawn towards what the others show (Smyth 2004)
+pairwise_tests    tests of every pair, Holm-corrected over all pairs
+pooled_variances  variances of many methods over few seeds, each moved towards those of the others (Smyth 2004)
 
 A method that loses any pair is not the best: it is significantly worse than one that is at most as good as the best.
-So every pair counts, not those with the method that came out best alone, which may be the one that varies most.
+So every pair counts. Pairs with the method that came out best are not enough: it may be the one that varies most.
 
-Simulated, 20 methods that are equal: some method is called worse in at most 3.1 % of tables of 3 seeds and 1.9 % of 5
-seeds, for normal values, variances that differ 30 times and more, heavy tails, steps and runs of which 5 % collapse.
-Where many methods gain and lose together, as groups or by their own share of what a draw of the classes costs, it is
-up to 10 % with 3 seeds and 6 % with 5. Ten of them .05 of recall@1 worse, seeds spreading by .006: found in 100 %
-(5 seeds); 90 % where spreads differ as exp(.8 z), 93 % with tails of Student's t of 2.5, 76 % where runs collapse, 75 %
-where a third spreads by .03. What all methods share in a seed changes none of it (`tests/metrics/test_pairwise.py`).
+Error levels, simulated with 20 equal methods: some method is called worse in at most 3.1 % of tables of 3 seeds and
+1.9 % of 5 seeds. This holds for normal values, variances that differ 30 times and more, heavy tails, steps and runs of
+which 5 % collapse. Where many methods gain and lose together (in groups, or each by its share of the cost of a draw of
+classes), it is up to 10 % with 3 seeds and 6 % with 5.
+
+Power, where ten of the 20 are .05 of recall@1 worse and seeds spread by .006: 100 % are found with 5 seeds; 90 % where
+spreads differ as exp(.8 z), 93 % with tails of Student's t of 2.5, 76 % where runs collapse, 75 % where a third spreads
+by .03. An effect that all methods share in a seed changes none of these (`tests/metrics/test_pairwise.py`).
 """
 
 from __future__ import annotations
@@ -47,11 +49,11 @@ POWER = 0.8
 
 
 class PairTest(NamedTuple):
-    """One of many comparisons: adjusted `p_value`, mean `difference` a - b and the `detectable` one.
+    """Hold one of many comparisons: adjusted `p_value`, mean `difference` a - b and the `detectable` difference.
 
-    `detectable` is the difference found with a power of 80 % at the strictest level of Holm's correction, by the
-    noncentral t distribution with the fewer degrees of freedom, where there are two variances. All are NaN
-    without a shared seed; p-value and `detectable` with too few.
+    A test at the strictest level of Holm's correction finds `detectable` with a power of 80 %. It is computed by the
+    noncentral t distribution, with the fewer degrees of freedom where there are two variances. All values are NaN
+    without a shared seed; p-value and `detectable` are NaN with too few shared seeds.
     """
 
     p_value: float
@@ -63,7 +65,7 @@ Pairwise = dict[tuple[str, str], PairTest]
 
 
 class _Pair(NamedTuple):
-    """Mean difference of two methods, its two variances, and the p-value before any correction."""
+    """Hold the mean difference of two methods, its two variances, and the p-value before any correction."""
 
     difference: float
     seeds: UnitVariance = NO_UNITS
@@ -74,12 +76,12 @@ class _Pair(NamedTuple):
 def pairwise_tests(samples: Mapping[str, Sample], *, least: int = LEAST_SEEDS) -> Pairwise:
     """Test all pairs of methods on the seeds they share, Holm-corrected over all pairs that can be tested.
 
-    Who compares methods with the one that came out best has looked at all pairs: corrected for the comparisons with the
-    best alone, 5 % becomes 15 % with 23 equal methods. This correction holds whatever the spreads and correlations.
+    To find the best method is to look at all pairs: if you correct only for comparisons with the best, 5 % becomes 15 %
+    with 23 equal methods. Holm's correction holds for all spreads and correlations.
 
-    With a few seeds a method's own spread is known so badly that among 20 methods nothing is ever significant; from
-    `LEAST_POOLED` methods on, the spreads are `pooled_variances`, without what all methods share in a seed (or draw of
-    the classes). Smaller tables are tested pair by pair.
+    A few seeds tell so little of one method's spread that among 20 methods no difference is ever significant. So from
+    `LEAST_POOLED` methods on the spreads are `pooled_variances`, after removing the effect that all methods share in a
+    seed (or draw of the classes).
 
     Args:
         samples: method -> what was measured of it.
@@ -122,7 +124,7 @@ def pairwise_tests(samples: Mapping[str, Sample], *, least: int = LEAST_SEEDS) -
 
 
 def _detectable(seeds: UnitVariance, units: UnitVariance, tail: float) -> float:
-    """Return the difference that is beyond its half-width at this `tail` with a probability of `POWER`."""
+    """Return the true difference whose estimate exceeds its half-width at this `tail` with probability `POWER`."""
     from scipy.special import nctdtrinc
 
     error = (seeds.variance + units.variance) ** 0.5
@@ -133,7 +135,7 @@ def _detectable(seeds: UnitVariance, units: UnitVariance, tail: float) -> float:
 
 
 def _pair(a: Sample, b: Sample, pooled: tuple[UnitVariance, UnitVariance] | None, least: int) -> _Pair:
-    """Compare two methods, with their `pooled` variances if there are any."""
+    """Compare two methods by their `pooled` variances, or without these by their own."""
     shared = sorted(a.values.keys() & b.values.keys())
     if not shared:
         return _Pair(math.nan)
@@ -152,8 +154,8 @@ def _pair(a: Sample, b: Sample, pooled: tuple[UnitVariance, UnitVariance] | None
 def _of_difference(a: UnitVariance, b: UnitVariance, *, least: float, seeds: int) -> UnitVariance:
     """Return the variance of a difference of two means over `seeds`, from the variances of single values.
 
-    One difference varies by `least` or more. The degrees of freedom are half way from the smaller of both to Welch's,
-    with which 6 to 7 % of tables of 3 seeds and spreads that differ much have a false difference.
+    The variance of one difference is at least `least`. The degrees of freedom are half way from the smaller of both to
+    Welch's: with Welch's, 6 to 7 % of tables of 3 seeds and very different spreads have a false difference.
     """
     total = a.variance + b.variance
     welch = total**2 / (a.variance**2 / a.freedom + b.variance**2 / b.freedom)
@@ -161,14 +163,14 @@ def _of_difference(a: UnitVariance, b: UnitVariance, *, least: float, seeds: int
 
 
 def _pooled(samples: Mapping[str, Sample]) -> dict[str, UnitVariance]:
-    """Pool the variance of one value of each method, without what all of them share in a seed.
+    """Pool the variance of one value of each method, after removing the effect that all methods share in a seed.
 
-    A seed stands for a draw of the classes where several were drawn, and one draw is harder than another for every
-    method. What is left of a method holds a share of the others' variances, which Grubbs's estimator takes out (Grubbs
-    1948, Journal of the American Statistical Association 43, 243-264).
+    Where classes were drawn several times a seed stands for a draw, and one draw is harder for every method. The
+    remainder of a method holds a share of the others' variances, which Grubbs's estimator removes (Grubbs 1948, Journal
+    of the American Statistical Association 43, 243-264).
 
     Returns:
-        An empty dictionary for few methods, fewer than two seeds of them all, or where nothing depends on the seed.
+        An empty dictionary for few methods, fewer than two common seeds, or values that do not depend on the seed.
     """
     count = len(samples)
     seeds = sorted(set.intersection(*(set(sample.values) for sample in samples.values()))) if samples else []
@@ -190,17 +192,17 @@ def _pooled(samples: Mapping[str, Sample]) -> dict[str, UnitVariance]:
 
 
 def pooled_variances(variances: Any, freedom: Any) -> tuple[Doubles, Doubles]:
-    """Return variances (K,) drawn towards each other, and their degrees of freedom (K,).
+    """Return variances (K,) moved towards each other, and their degrees of freedom (K,).
 
-    Variances of K methods scatter more or less than chance makes them scatter; from how much, the weight of what all
-    show together follows (Smyth 2004, Statistical Applications in Genetics 3(1), section 6.2). Three departures keep
-    the level where variances differ grossly, distributions have heavy tails or values move in steps: no variance is
-    taken for less than it was found or than a tenth of their mean, their scatter is taken one standard error larger
-    than estimated, and the weight of the others is at most their own number of degrees of freedom.
+    The more the variances of K methods scatter beyond chance, the less weight their common value gets (Smyth 2004,
+    Statistical Applications in Genetics 3(1), section 6.2). Three departures keep the error level where variances
+    differ grossly, tails are heavy or values move in steps: no variance is taken for smaller than it was found, or than
+    a tenth of the mean; the scatter is taken one standard error larger than estimated; and the weight of the other
+    methods is at most their number of degrees of freedom.
 
     Args:
-        variances: of each method (K,), over its seeds; at least two, not all 0.
-        freedom: of each (K,), seeds - 1.
+        variances: (K,) variance of each method over its seeds; at least two, not all 0.
+        freedom: (K,) degrees of freedom of each variance, seeds - 1.
 
     Examples:
         >>> pooled, freedom = pooled_variances([1.0, 2.0, 1.0, 2.0], [2, 2, 2, 2])

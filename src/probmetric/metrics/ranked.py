@@ -1,27 +1,27 @@
-"""Retrieval metrics from the ranks of each query's positives.
+"""Compute retrieval metrics from the ranks of each query's positives.
 
-Notation: a query has n positives (right answers in the gallery, itself left out by index); r_1 < ... < r_n are
-their ranks; h(k) = #{j : r_j <= k}; AP(k) = sum over r_j <= k of j / r_j. All metrics lie in [0, 1], higher is
-better, and are means over queries.
+Notation: a query has n positives (right answers in the gallery; the query itself is left out by index). r_1 < ... < r_n
+are their ranks; h(k) = #{j : r_j <= k}; AP(k) = sum over r_j <= k of j / r_j. All metrics are means over queries and
+lie in [0, 1]; higher is better.
 
     recall_at_k        1[r_1 <= k], the "recall@k" of metric learning (Jegou et al. 2011)
     precision_at_k     h(k) / k
     r_precision        h(n) / n                                       Musgrave et al. 2020 (MLRC); paper 004
     map_at_r           AP(n) / n                                      Musgrave et al. 2020 (MLRC); papers 002, 004
-    map_at_k           AP(k) / min(n, k) for k = 5, 10, 20, 1000      paper 003 (5, 10, 20); 1000 with an attainable 1
-    map_at_k_empty_as_one   the same for 5, 10, 20 with AP := 1 for a query without positives: paper 003 as released
+    map_at_k           AP(k) / min(n, k) for k = 5, 10, 20, 1000      paper 003 (5, 10, 20); a perfect ranking has 1
+    map_at_k_empty_as_one   map_at_k for 5, 10, 20 with 1 for a query without positives: paper 003 as released
     map_at_1000_over_class_size   AP(1000) / (n + 1)                  papers 000, 001 as released; maximum n / (n + 1)
     map_at_class_size  AP(n + 1) / (n + 1)                            papers 000, 001 as released ("mAP@C")
-    recall_at_1_empty_as_zero       queries without a positive are misses: the "mAP@1" of paper 003 as released
+    recall_at_1_empty_as_zero       recall@1 with 0 for a query without positives: "mAP@1" of paper 003 as released
     mrr                1 / r_1
     queries_without_positives     number of queries with n = 0 (a count, not a mean)
 
 Papers 000 and 001 divide by the class size *with* the query, hence n + 1.
 
-Their expected value over all orders of tied answers is McSherry and Najork's (2008, "Computing information retrieval
-performance measures efficiently in the presence of tied scores"). Answers are cut into groups of equal key; a group
-starts after `before` answers, of which `hits` are right, and holds p right and n wrong ones. The place of each right
-answer inside its group is uniform:
+The expected value over all orders of tied answers follows McSherry and Najork (2008, "Computing information retrieval
+performance measures efficiently in the presence of tied scores"). Answers of equal key form a group. A group comes
+after `before` answers, of which `hits` are right, and holds p right and n wrong answers. The place of each right answer
+inside its group is uniform:
     E h(k)            += p * q / (p + n),  q = answers of the group among the first k
     E AP(k)           += sum over places t <= q of  p/(p+n) * (hits + 1 + (p-1)(t-1)/(p+n-1)) / (before + t)
     P(no hit by k)     = C(n, q) / C(p + n, q), in the first group that holds a right answer
@@ -48,29 +48,34 @@ METRICS = table(
     "retrieval_day_to_night retrieval_night_to_day retrieval_sampled",
     __name__,
     """
-    recall_at_{k} | Recall@{k} ↑ | 1 if r₁ ≤ k | all papers; paper 003 prints recall@1 as "mAP@1", with `empty="zero"`.
-        It is not the recall of information retrieval
-    recall_at_1_empty_as_zero | Recall@1 (empty as zero) ↑ | recall@1 with 0 for a query without positives | paper 003
-        as released
-    precision_at_{k} | Precision@{k} ↑ | h(k) / k | MLRC (k = 1)
-    r_precision | R-precision ↑ | h(n) / n | MLRC, paper 004
-    map_at_r | MAP@R ↑ | AP(n) / n | papers 002, 004, MLRC
-    map_at_5, map_at_10, map_at_20 | MAP@{} ↑ | AP(k) / min(n, k) | paper 003
-    map_at_5_empty_as_one, map_at_10_empty_as_one, map_at_20_empty_as_one | MAP@{} (empty as one) ↑ | the same, with 1
-        for a query without positives | paper 003 as released; inflates LFW, where most people have one image
-    map_at_1000 | MAP@1000 ↑ | AP(1000) / min(n, 1000) | the attainable version of papers 000, 001
-    map_at_1000_over_class_size | MAP@1000 (over class size) ↑ | AP(1000) / (n + 1) | papers 000, 001 as released; at
-        most n / (n + 1)
-    map_at_class_size | MAP@class size ↑ | AP(n + 1) / (n + 1) | papers 000, 001 as released ("mAP@C")
-    mrr | MRR ↑ | 1 / r₁
-    queries_without_positives | | their number; they are left out of the means
+    recall_at_{k} | Recall@{k} ↑ | 1 if r₁ ≤ k, else 0: share of queries with a positive among the k nearest images |
+        all papers; paper 003 prints recall@1 as "mAP@1", with `empty="zero"`. It is not the recall of information
+        retrieval
+    recall_at_1_empty_as_zero | Recall@1 (empty as zero) ↑ | recall@1, where a query without positives counts as 0 |
+        paper 003 as released
+    precision_at_{k} | Precision@{k} ↑ | h(k) / k: share of the k nearest images that are positives | MLRC (k = 1)
+    r_precision | R-precision ↑ | h(n) / n: share of the n nearest images that are positives | MLRC, paper 004
+    map_at_r | MAP@R ↑ | AP(n) / n: average precision over the n nearest images | papers 002, 004, MLRC
+    map_at_5, map_at_10, map_at_20 | MAP@{} ↑ | AP(k) / min(n, k): average precision over the k nearest images; a
+        perfect ranking has 1 | paper 003
+    map_at_5_empty_as_one, map_at_10_empty_as_one, map_at_20_empty_as_one | MAP@{} (empty as one) ↑ | AP(k) / min(n, k),
+        where a query without positives counts as 1 | paper 003 as released; too high on LFW, where most people have one
+        image
+    map_at_1000 | MAP@1000 ↑ | AP(1000) / min(n, 1000): average precision over the 1,000 nearest images; a perfect
+        ranking has 1 | papers 000, 001, with a divisor that a perfect ranking reaches
+    map_at_1000_over_class_size | MAP@1000 (over class size) ↑ | AP(1000) / (n + 1): divided by the class size, which
+        includes the query | papers 000, 001 as released; at most n / (n + 1)
+    map_at_class_size | MAP@class size ↑ | AP(n + 1) / (n + 1): class size, which includes the query, as cutoff and as
+        divisor | papers 000, 001 as released ("mAP@C")
+    mrr | MRR ↑ | 1 / r₁: inverse rank of the nearest positive
+    queries_without_positives | | number of queries that have no positive in the gallery; the means leave them out
     """,
 )
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Counts of queries start..stop-1: `offsets` (stop-start+1,) into flat `above` and `tied`, nearest first."""
+    """Hold counts of queries start..stop-1: `offsets` (stop-start+1,) into flat `above` and `tied`, nearest first."""
 
     start: int
     stop: int
@@ -80,7 +85,7 @@ class Counts:
 
 
 def query_spans(positives: Ints, pairs: int) -> Iterator[tuple[int, int]]:
-    """Yield runs of queries, of `positives` (Q,) each, with at most so many `pairs` together (one query at least)."""
+    """Yield runs (start, stop) of queries whose `positives` (Q,) sum to at most `pairs` (at least one query)."""
     total, start = np.cumsum(positives), 0
     while start < len(positives):
         before = total[start - 1] if start else 0
@@ -92,7 +97,7 @@ def query_spans(positives: Ints, pairs: int) -> Iterator[tuple[int, int]]:
 def collect(
     blocks: Iterable[Counts], positives: Ints, ks: tuple[int, ...], ties: Ties = "pessimistic"
 ) -> dict[str, Doubles]:
-    """Return every metric for every query (Q,) from the `blocks` of counts, and `positives` (Q,), their number."""
+    """Return every metric for every query (Q,) from the `blocks` of counts, and the number of `positives` (Q,)."""
     result = {name: np.zeros(len(positives)) for name in metric_names(ks)}
     for counts in (part for block in blocks for part in _in_parts(block)):
         for name, values in _metrics_of_block(counts, ks, ties).items():
@@ -131,7 +136,7 @@ def summarize(values: dict[str, Doubles], *, empty: Literal["skip", "zero"] = "s
 
 
 def _in_parts(counts: Counts) -> Iterator[Counts]:
-    """Yield counts of some queries at a time, whose arrays stay in a cache: new memory costs more than the sums."""
+    """Yield the counts of a few queries at a time: their arrays fit a cache, and new memory costs more than sums."""
     offsets = counts.offsets
     for first, last in query_spans(np.diff(offsets), PAIRS):
         pairs = slice(offsets[first], offsets[last])
@@ -160,7 +165,7 @@ def _metrics_of_block(counts: Counts, ks: tuple[int, ...], ties: Ties) -> dict[s
 
 
 class RankSums:
-    """Sums over the ranks of each query's positives, nearest first; `number` (B,) is how many positives a query has."""
+    """Sum over the ranks of each query's positives, nearest first; `number` (B,) counts the positives of a query."""
 
     def __init__(self, offsets: Ints, within: Ints, ranks: Ints) -> None:
         self.number = np.diff(offsets)
@@ -173,11 +178,11 @@ class RankSums:
         self._first[self._some] = ranks[self._starts]
 
     def hits(self, k: Any) -> Doubles:
-        """Return h(k) for a cutoff or one cutoff per query (B,)."""
+        """Return h(k) (B,) for one cutoff, or for a cutoff per query (B,)."""
         return self._sum(self._among(k))
 
     def average_precision(self, k: Any) -> Doubles:
-        """Return AP(k), not divided, for a cutoff or one cutoff per query (B,)."""
+        """Return AP(k) (B,) for one cutoff, or for a cutoff per query (B,)."""
         return self._sum(np.multiply(self._among(k), self._precision, out=self._kept))
 
     def any_hit(self, k: int) -> Doubles:
@@ -185,7 +190,7 @@ class RankSums:
         return (self._first <= k).astype(np.float64)
 
     def reciprocal_rank(self) -> Doubles:
-        """Return 1 / r_1, 0 without positives."""
+        """Return 1 / r_1, or 0 without positives."""
         return 1.0 / self._first
 
     def _among(self, k: Any) -> Bools:
@@ -199,7 +204,7 @@ class RankSums:
 
 
 def metrics_from_sums(sums: Any, ks: Iterable[int]) -> dict[str, Doubles]:
-    """Return the metrics of the module docstring from `RankSums` or its expectation over ties."""
+    """Return the metrics of the module docstring from `RankSums` or `ExpectedSums`."""
     number = sums.number
     divisor = np.maximum(number, 1)
     result = {f"recall_at_{k}": sums.any_hit(k) for k in ks}
@@ -215,7 +220,7 @@ def metrics_from_sums(sums: Any, ks: Iterable[int]) -> dict[str, Doubles]:
 
 
 def _replace_tied(result: dict[str, Doubles], counts: Counts, ks: Iterable[int]) -> None:
-    """Overwrite the entries of `result` (B,) of those queries that have a tie between right and wrong answers."""
+    """Overwrite the entries of `result` (B,) for queries with a tie between right and wrong answers."""
     owner = np.repeat(np.arange(counts.stop - counts.start), np.diff(counts.offsets))
     for query in np.unique(owner[counts.tied > 0]):
         part = slice(counts.offsets[query], counts.offsets[query + 1])
@@ -225,7 +230,7 @@ def _replace_tied(result: dict[str, Doubles], counts: Counts, ks: Iterable[int])
 
 
 class ExpectedSums:
-    """Expected `RankSums` of one query from the counts (n,) of its positives, nearest first."""
+    """Compute the expected `RankSums` of one query from the counts (n,) of its positives, nearest first."""
 
     def __init__(self, above: Ints, tied: Ints) -> None:
         self.number = np.array([len(above)])
@@ -259,7 +264,7 @@ class ExpectedSums:
 
 
 class _Group:
-    """Answers of equal key: `right` and `wrong` ones after `before` others, `hits` of those right."""
+    """Hold the numbers of `right` and `wrong` answers of equal key, after `before` answers with `hits` right ones."""
 
     def __init__(self, before: int, hits: int, right: int, wrong: int) -> None:
         self.before, self.hits, self.right, self.wrong = before, hits, right, wrong
@@ -269,7 +274,7 @@ class _Group:
         return min(max(cutoff - self.before, 0), self.size)
 
     def miss_ratios(self) -> Doubles:
-        """Return the chance that place t is wrong given that all earlier places are, t = 1..wrong."""
+        """Return, for t = 1..wrong, the chance that place t is wrong if all earlier places are wrong."""
         place = np.arange(self.wrong)
         return (self.wrong - place) / (self.size - place)
 

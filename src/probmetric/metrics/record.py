@@ -1,4 +1,4 @@
-"""What a metric is, and the tables that stand beside the functions that compute them."""
+"""Describe metrics: the record of one metric, and tables of records beside the functions that compute them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _ARROWS: dict[str | None, Direction] = {"↑": "higher", "↓": "lower", None: "
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric.
+    """Record what one metric is.
 
     Attributes:
-        name: last part of its full name; `{k}` stands for a number, `{score}` for a score of the answer.
-        label: what tables and figures call it; made from the name where it is empty.
+        name: last part of the full name; `{k}` stands for a number, `{score}` for a score of the answer.
+        label: name in tables and figures; made from `name` where it is empty.
         direction: whether a higher or a lower value is better; "none" for a descriptive quantity.
-        definition: how it is computed, in a line.
+        definition: how it is computed, in one line.
         source: papers that use it.
-        variant: which variant of the thing `label` names.
-        unit: of the value; none for a share or a pure number.
+        variant: variant of the quantity that `label` names.
+        unit: unit of the value; "" for a share or a pure number.
         groups: first parts of its full names: where it is measured.
         computed: module whose functions compute it.
-        comparable: whether methods may be ranked by it; not by what judges each method's own answers alone.
+        comparable: whether it may rank methods; False if it judges each method on that method's own answers.
     """
 
     name: str
@@ -45,13 +45,13 @@ class Metric:
 
 
 def table(groups: str, computed: str, text: str) -> tuple[Metric, ...]:
-    """Return the metrics of a table, one a row: `names | heading | definition | source`.
+    """Return the metrics of a table with rows `names | heading | definition | source`.
 
     Args:
-        groups: where they are measured, separated by spaces.
-        computed: module whose functions compute them.
-        text: the rows; indented lines continue one. Metrics that share a row are separated by commas, and {} in it is
-            the number in a metric's name. A heading is `label (variant) [unit] arrow`, of which all may be missing.
+        groups: groups of the metrics, separated by spaces.
+        computed: module whose functions compute the metrics.
+        text: the rows; an indented line continues the row above. Commas separate metrics that share a row, and {} in
+            their heading is the number in a name. A heading is `label (variant) [unit] arrow`; any part may be missing.
 
     Examples:
         >>> loss, = table("classification", "here", "nll | NLL (of labels) ↓ | mean −log p(label)")

@@ -1,25 +1,25 @@
-"""Selective prediction: does the model know which of its answers are wrong?
+"""Measure selective prediction: does the model know which of its answers are wrong?
 
-Sparsification: images are removed from the most uncertain on; accuracy of the remainder should rise. Paper 003 removes
-i %, i = 0..98, and integrates the 99 accuracies by the trapezoid rule with dx = 1/99, which cannot exceed 98/99
-(`scaling="as_published"`). The default divides by the width of the interval, so that a model without errors gets 1.
-Images of equal uncertainty are interchangeable: areas and accuracies are means over all their orders. A coverage that
-is promised must be one that a threshold reaches: it answers all images of equal uncertainty, or none of them.
+Sparsification removes the most uncertain images first; the accuracy of the others should rise. Paper 003 removes i %,
+i = 0..98, and integrates the 99 accuracies by the trapezoid rule with dx = 1/99, which cannot exceed 98/99
+(`scaling="as_published"`). The default divides by the width of the interval, so a model without errors gets 1. Where
+images have equal uncertainty, areas and accuracies are means over all their orders. But `coverage_at_risk_5` needs a
+threshold, which answers all images of equal uncertainty or none of them.
 
-    ausc                    area under the sparsification curve; higher is better
-    ausc_as_published       the same in paper 003's scaling
-    ausc_gap_to_oracle      area of the curve that removes exactly the wrong answers first, minus ausc; lower is better
-    aurc                    mean over coverages 1/N, ..., 1 of the error rate of the surest (Geifman and El-Yaniv
-                            2017); lower is better
-    e_aurc                  aurc minus that of the order that has every wrong answer last; lower is better
-    augrc                   area under the share of all answers that are given and wrong, against coverage (Traub et al.
-                            2024); lower is better
+    ausc                    area under the sparsification curve
+    ausc_as_published       ausc in paper 003's scaling
+    ausc_gap_to_oracle      ausc of the order that removes all wrong answers first, minus ausc
+    aurc                    mean over n = 1, ..., N of the error rate of the n surest answers (Geifman and El-Yaniv
+                            2017)
+    e_aurc                  aurc minus the aurc of the order that has all wrong answers last
+    augrc                   area under the share of all images that are answered wrongly, against coverage (Traub et al.
+                            2024)
     risk_at_coverage_80     error rate of the surest 80 %
-    coverage_at_risk_5      largest coverage that a threshold on the uncertainty reaches and at which at most 5 % of the
-                            answers given are wrong; higher is better
-    error_auroc             P(a wrong answer is less certain than a right one), 0.5 = chance; higher is better. With
-                            uncertainty = -norm it is paper 002's AUROC of the norm (right = positive, score = norm)
-    accuracy_at_coverage_c  accuracy of the surest c % of the images; higher is better
+    coverage_at_risk_5      largest coverage of a threshold on the uncertainty with at most 5 % of the answers given
+                            wrong
+    error_auroc             P(a wrong answer is less certain than a right one), 0.5 = chance. With uncertainty = -norm
+                            it is paper 002's AUROC of the norm (right = positive, score = norm)
+    accuracy_at_coverage_c  accuracy of the surest c % of the images
 
 In retrieval, an answer is correct when the nearest neighbour is a positive (recall@1 of the query).
 """
@@ -43,32 +43,35 @@ METRICS = table(
     "sparsification val/sparsification",
     __name__,
     """
-    ausc | AUSC ↑ | area under accuracy against share removed (0..98 %, most uncertain first), divided by its width
-    ausc_as_published | AUSC (as published) ↑ | the same with dx = 1/99, at most 98/99; the evaluator uses the mean of
-        the query's and the neighbour's uncertainty here | paper 003
-    ausc_as_published_empty_as_zero | AUSC (as published empty as zero) ↑ | the same with queries without positives
-        counted as errors; others are left out above | paper 003 as released
-    ausc_query_and_neighbour | AUSC (query and neighbour) ↑ | `ausc` with that mean
-    ausc_gap_to_oracle | AUSC gap to oracle ↓ | area when the wrong answers go first, minus `ausc`
-    aurc | AURC ↓ | mean error rate over coverages 1/N, ..., 1
-    error_auroc | AUROC (error) ↑ | P(a wrong answer is less certain than a right one) | paper 002's AUROC of the norm,
-        with uncertainty = −norm
-    error_auroc_{score} | AUROC (error) ↑ | the same for a score of the answer (`probmetric list scores`) in place of
-        the own uncertainty
-    augrc | AUGRC ↓ | area under the share of all images that are answered and wrong, against coverage | Traub et al.
+    ausc | AUSC ↑ | area under accuracy against share of queries removed (0..98 %, most uncertain first), divided by the
+        width of this range; 1 without errors
+    ausc_as_published | AUSC (as published) ↑ | area under accuracy against share of queries removed, with steps of 1/99
+        and so at most 98/99; the evaluate step takes the mean of the query's and its nearest image's uncertainty |
+        paper 003
+    ausc_as_published_empty_as_zero | AUSC (as published empty as zero) ↑ | `ausc_as_published`, where a query without
+        positives counts as a wrong answer; the other rows leave such queries out | paper 003 as released
+    ausc_query_and_neighbour | AUSC (query and neighbour) ↑ | `ausc` by the mean of the query's and its nearest image's
+        uncertainty
+    ausc_gap_to_oracle | AUSC gap to oracle ↓ | `ausc` of an order that removes all wrong answers first, minus `ausc`
+    aurc | AURC ↓ | mean over n = 1, ..., N of the error rate of the n surest answers
+    error_auroc | AUROC (error) ↑ | P(a wrong answer is less certain than a right answer); ties count half | paper 002's
+        AUROC of the norm, with uncertainty = −norm
+    error_auroc_{score} | AUROC (error) ↑ | P(a wrong answer is less certain than a right answer), by this score of the
+        answer (`probmetric list scores`)
+    augrc | AUGRC ↓ | area under the share of all queries that are answered wrongly, against coverage | Traub et al.
         2024
-    e_aurc | E-AURC ↓ | `aurc` minus that of the best order | Geifman et al. 2019
-    risk_at_coverage_80 | Risk (at coverage 80) ↓ | error rate of the surest 80 %
-    coverage_at_risk_5 | Share answered (5 % wrong) ↑ | largest share that a threshold reaches and
-        of whom at most 5 % are wrong
+    e_aurc | E-AURC ↓ | `aurc` minus the `aurc` of an order that has all wrong answers last | Geifman et al. 2019
+    risk_at_coverage_80 | Risk (at coverage 80) ↓ | error rate of the surest 80 % of the answers
+    coverage_at_risk_5 | Share answered (5 % wrong) ↑ | largest share of queries that one threshold answers with at most
+        5 % of these answers wrong
     accuracy_at_coverage_50, accuracy_at_coverage_80, accuracy_at_coverage_90 | Accuracy (at coverage {}) ↑ | accuracy
-        of the surest so many %
+        of the surest 50 %, 80 % or 90 % of the answers
     """,
 )
 
 
 class SparsificationCurve(NamedTuple):
-    """Share `removed` (99,) of the most uncertain images and `accuracy` (99,) of the rest."""
+    """Hold the shares `removed` (99,) of the most uncertain images and the `accuracy` (99,) of the rest."""
 
     removed: Doubles
     accuracy: Doubles
@@ -77,11 +80,11 @@ class SparsificationCurve(NamedTuple):
 def sparsification(
     uncertainty: Any, correct: Any, *, scaling: Literal["unit", "as_published"] = "unit"
 ) -> tuple[SparsificationCurve, float]:
-    """Return the sparsification curve and the area under it (AUSC, higher is better), from (N,) and (N,) arrays.
+    """Return the sparsification curve and the area under it (AUSC, higher is better).
 
     Args:
-        uncertainty: higher = less sure; those are removed first.
-        correct: 0 or 1, e.g. `retrieval_per_query(...)["recall_at_1"]`.
+        uncertainty: (N,) higher = less sure; the highest are removed first.
+        correct: (N,) 0 or 1, e.g. `retrieval_per_query(...)["recall_at_1"]`.
         scaling: "unit" (at most 1) or "as_published" (at most 98/99, paper 003).
 
     Examples:
@@ -101,7 +104,7 @@ def sparsification(
 
 
 def accuracy_by_coverage(uncertainty: Doubles, correct: Doubles) -> Doubles:
-    """Return accuracy of the 1, 2, ..., N surest images (N,), as expected over the orders of equal uncertainties."""
+    """Return the accuracy (N,) of the 1, 2, ..., N surest images, expected over the orders of equal uncertainties."""
     order = np.argsort(uncertainty, kind="stable")
     expected = group_means(uncertainty, correct)[order]
     return np.cumsum(expected) / np.arange(1, len(order) + 1)
@@ -110,8 +113,8 @@ def accuracy_by_coverage(uncertainty: Doubles, correct: Doubles) -> Doubles:
 def augrc(accuracy: Doubles) -> float:
     """Return the area under the generalised risk from the accuracies (N,) of the 1, 2, ..., N surest.
 
-    The generalised risk is the share of all N images that are answered and wrong; between coverages it is joined by
-    straight lines, from 0 at coverage 0.
+    The generalised risk is the share of all N images that are answered wrongly. Straight lines join it between
+    coverages; it is 0 at coverage 0.
 
     Examples:
         >>> augrc(np.array([1.0, 0.5]))
@@ -123,12 +126,12 @@ def augrc(accuracy: Doubles) -> float:
 
 
 def coverage_at(accuracy: Doubles, risk: float, uncertainty: Doubles) -> float:
-    """Return the largest coverage that a threshold reaches with an error rate of at most `risk`; 0 if none does.
+    """Return the largest coverage of a threshold with an error rate of at most `risk`; 0 if no threshold has one.
 
     Args:
-        accuracy: of the 1, ..., N surest (N,).
+        accuracy: (N,) accuracy of the 1, ..., N surest images.
         risk: error rate.
-        uncertainty: of the images (N,), in any order; of equal ones all are answered, or none.
+        uncertainty: (N,) of the images, in any order; a threshold answers all of equal uncertainty, or none of them.
 
     Examples:
         >>> coverage_at(np.array([1.0, 1.0, 1.0, 0.75]), 0.05, np.array([0.1, 0.2, 0.3, 0.4]))

@@ -1,14 +1,14 @@
-"""What stronger distortions do to answers, stated probabilities and uncertainties.
+"""Show what stronger distortions do to answers, stated probabilities and uncertainties.
 
-Answers are put in bins of equal mass by the strength of a distortion of their query (of equal strength where there are
-few strengths). Of an uncertainty that notices the distortion the rank rises with it; P(right) that is still true under
-it has `stated` = `wrong` in every bin (Ovadia et al. 2019 draw such curves for shifted data).
+Answers are put in bins of equal mass by the strength of a distortion of their query; where there are few strengths,
+each has its own bin. If an uncertainty notices the distortion, `rank` rises with it. If P(right) stays true, `stated`
+equals `wrong` in every bin (Ovadia et al. 2019 draw such curves for shifted data).
 
     strength   mean of the bin
     wrong      share of wrong answers
     stated     mean of 1 - P(right), where it is given
     rank       mean rank of the own uncertainty among all answers, 0 surest, 1 least sure
-    answers    number of them
+    answers    number of answers
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from probmetric.metrics import arrays
 from probmetric.metrics.arrays import Doubles, Ints
 from probmetric.metrics.correlation import average_ranks
 
-# Columns of a manifest: 0 for none, NaN where nobody measured; `distortion` is the strength of all together.
+# Columns of a manifest: 0 without this distortion, NaN if not measured; `distortion` is the strength of all together.
 STRENGTHS = ("warp", "noise", "blur", "occlusion", "distortion")
 BINS = 8
 
@@ -29,14 +29,14 @@ BINS = 8
 def by_severity(
     strength: Any, right: Any, doubt: Any, p_right: Any = None, *, bins: int = BINS
 ) -> dict[str, list[float]]:
-    """Return the curves of the module docstring, each a list of a number per bin; empty without a known strength.
+    """Return the curves of the module docstring, each a list with one number per bin; empty without a known strength.
 
     Args:
         strength: (Q,) strength of the distortion of each query; NaN where it is not known.
-        right: (Q,) whether its answer is right.
-        doubt: (Q,) its uncertainty.
-        p_right: (Q,) stated probability that it is right, or None.
-        bins: at most so many.
+        right: (Q,) whether the answer to each query is right.
+        doubt: (Q,) uncertainty of each query.
+        p_right: (Q,) stated probability that the answer is right, or None.
+        bins: largest number of bins.
 
     Examples:
         >>> curves = by_severity([0.1, 0.2, 0.8, 0.9], [1, 1, 0, 1], [1.0, 2.0, 3.0, 4.0], bins=2)
@@ -62,7 +62,7 @@ def by_severity(
 
 
 def _bins(severity: Doubles, bins: int) -> Ints:
-    """Return the bin (Q,) of each strength, 0 the weakest; equal strengths share theirs where there are few."""
+    """Return the bin (Q,) of each strength, 0 the weakest; with few strengths, each has one bin."""
     values, place = np.unique(severity, return_inverse=True)
     if len(values) <= bins:
         return place.astype(np.int64)

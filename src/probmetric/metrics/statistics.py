@@ -1,11 +1,11 @@
-"""Statistics over seeds and over the units that a metric generalises to: classes, or images of known classes.
+"""Compute statistics over seeds and over the units that a metric generalises to: classes, or images of known classes.
 
-mean_interval       mean and half width of Student's t-interval, for a handful of seeds
+mean_interval       mean and half width of Student's t-interval, for a few seeds
 paired_test         do two methods differ, compared seed by seed (or query by query)? t-test on the differences
 holm                Holm's step-down correction: adjusted p-values control the chance of any false claim
-sign_flip_test      which of several methods are better than one other, compared unit by unit
-seeds_needed        how many seeds a difference of this size would need
-unit_variance       what the choice of the units adds to the variance of a mean over seeds
+sign_flip_test      which of several methods are better than one baseline, compared unit by unit
+seeds_needed        how many seeds a difference of a given size needs
+unit_variance       how much the choice of the units adds to the variance of a mean over seeds
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ FLIPS = 4096
 
 
 class PairedResult(NamedTuple):
-    """Mean `difference` a - b over `n` pairs, two-sided `p_value`, `effect_size` (mean / standard deviation).
+    """Hold the mean `difference` a - b of `n` pairs, two-sided `p_value`, `effect_size` (mean / standard deviation).
 
-    `error` is the standard error of the difference over the pairs; NaN where the p-value is.
+    `error` is the standard error of the difference over the pairs; NaN where the p-value is NaN.
     """
 
     difference: float
@@ -44,7 +44,7 @@ class PairedResult(NamedTuple):
 
 
 class UnitVariance(NamedTuple):
-    """What the choice of the units adds to the variance of a mean, known with `freedom` degrees of freedom."""
+    """Hold what the choice of the units adds to the variance of a mean, known with `freedom` degrees of freedom."""
 
     variance: float
     freedom: float = math.inf
@@ -55,12 +55,12 @@ NO_UNITS = UnitVariance(0.0)
 
 @dataclass(frozen=True)
 class Sample:
-    """One metric of one method: its value by seed, and what is known of the units it was measured on.
+    """Hold one metric of one method: its value by seed, and what is known of the units it was measured on.
 
     Attributes:
         values: seed -> value.
-        contributions: seed -> what each unit contributes (U,), whose mean is the value (`metrics.units`); of two
-            methods for the same units in the same order. Empty where unknown.
+        contributions: seed -> contribution (U,) of each unit, whose mean is the value (`metrics.units`); empty where
+            unknown. Two methods that are compared have the same units in the same order.
         errors: seed -> standard error of the value over the units, where it was estimated.
         units: number of units behind `errors`; 0 = unknown.
     """
@@ -81,7 +81,7 @@ class Sample:
 
 
 def mean_interval(values: Any, confidence: float = 0.95) -> tuple[float, float]:
-    """Mean of `values` (n,) and half width of its t-interval; the half width is NaN for a single value.
+    """Return the mean of `values` (n,) and the half width of its t-interval, NaN for a single value.
 
     Examples:
         >>> mean, half = mean_interval([1.0, 2.0, 3.0])
@@ -102,7 +102,7 @@ def mean_interval(values: Any, confidence: float = 0.95) -> tuple[float, float]:
 
 
 def finite_vector(values: Any, name: str) -> Doubles:
-    """Return `values` as a finite float64 vector whose squares a float holds."""
+    """Return `values` as a finite float64 vector whose squares fit a float."""
     array = arrays.vector(values, name)
     if np.abs(array).max() > LARGEST:
         raise ValueError(
@@ -112,22 +112,22 @@ def finite_vector(values: Any, name: str) -> Doubles:
 
 
 def paired_test(a: Any, b: Any, *, units: UnitVariance = NO_UNITS) -> PairedResult:
-    """Paired t-test of `a` (n,) against `b` (n,), aligned by seed or query.
+    """Test `a` (n,) against `b` (n,), aligned by seed or query, with a paired t-test.
 
-    The differences are taken to spread by at least a tenth of what `a` and `b` spread themselves and by a thousandth of
-    their largest value: equal differences are luck of a few seeds, or of a metric that moves in steps, not certainty.
-    Where neither spreads at all (nothing depends on the seed) repetitions tell nothing: the p-value is NaN, but 1
-    where `a` equals `b`. With one pair it is NaN.
+    The spread of the differences is taken as at least a tenth of the spread of `a` and `b`, and a thousandth of their
+    largest value: a few seeds, or a metric that moves in steps, can give equal differences by luck. Where `a` and `b`
+    do not spread at all (they do not depend on the seed), the p-value is 1 if they are equal, else NaN. With one pair
+    it is NaN.
 
-    The variances over seeds and over units are known with different certainty: each has its own quantile, and the
-    p-value is the level at which an interval with half width sqrt(t^2 s^2 / n + u^2 `units.variance`), t and u of
-    Student's distribution with their degrees of freedom, reaches zero. Such intervals cover at least at their level
-    (Banerjee, 1961); Satterthwaite's degrees of freedom do not with three seeds.
+    The variances over seeds and over units are known with different certainty, so each has its own quantile. The
+    p-value is the level at which an interval with half width sqrt(t^2 s^2 / n + u^2 `units.variance`) reaches zero; t
+    and u are of Student's distribution with their degrees of freedom. Such intervals cover at least at their level
+    (Banerjee, 1961). With Satterthwaite's degrees of freedom and three seeds they would not.
 
     Args:
         a: values (n,).
         b: values (n,).
-        units: what the choice of the units adds to the variance of the mean difference, see `unit_variance`.
+        units: variance that the choice of the units adds to the mean difference, see `unit_variance`.
 
     Examples:
         >>> paired_test([3.0, 4.0, 6.0], [1.0, 3.0, 3.0]).difference
@@ -155,13 +155,13 @@ def paired_test(a: Any, b: Any, *, units: UnitVariance = NO_UNITS) -> PairedResu
 def p_value_of(mean: float, seeds: UnitVariance, units: UnitVariance) -> float:
     """Return the two-sided p-value of a mean difference.
 
-    It is the p at which t(p)^2 `seeds` + u(p)^2 `units` is `mean` squared, t and u with their degrees of freedom.
+    It is the p at which t(p)^2 `seeds` + u(p)^2 `units` equals `mean` squared, t and u with their degrees of freedom.
     """
     from scipy.optimize import brentq
     from scipy.special import log_ndtr, stdtr
 
     statistic = abs(mean) / (seeds.variance + units.variance) ** 0.5
-    widest = float(stdtr(min(seeds.freedom, units.freedom), -statistic))  # a tail, as if all were known as badly
+    widest = float(stdtr(min(seeds.freedom, units.freedom), -statistic))  # tail if both were known as badly
     narrowest = max(float(log_ndtr(-statistic)), _LOG_SMALLEST)
 
     def excess(log_tail: float) -> float:
@@ -177,23 +177,23 @@ def p_value_of(mean: float, seeds: UnitVariance, units: UnitVariance) -> float:
 
 
 def half_width(seeds: UnitVariance, units: UnitVariance, tail: float = LEVEL / 2) -> float:
-    """Return half the width of an interval that leaves out `tail` on each side, see `paired_test`."""
+    """Return half the width of the interval that leaves out `tail` on each side, see `paired_test`."""
     from scipy.special import stdtrit
 
     return math.hypot(*(float(stdtrit(each.freedom, tail)) * each.variance**0.5 for each in (seeds, units)))
 
 
 def shared_unit_variance(a: Sample, b: Sample, seeds: Sequence[int]) -> UnitVariance | None:
-    """Return what the choice of the units adds to the variance of a mean difference of two methods over `seeds`.
+    """Return the variance that the choice of the units adds to the mean difference of two methods over `seeds`.
 
-    Where contributions of single units are unknown it is the sum of both methods' variances, which is more than enough
-    for methods that fail on the same units.
+    Where contributions of single units are unknown, it is the sum of both methods' variances. This is too large for
+    methods that fail on the same units.
 
     Returns:
         The variance; None where it is unknown for a seed of a method.
 
     Raises:
-        ValueError: the contributions are of different numbers of units.
+        ValueError: the methods have contributions of different numbers of units.
     """
     if seeds and all(seed in a.contributions and seed in b.contributions for seed in seeds):
         for seed in seeds:
@@ -211,13 +211,13 @@ def shared_unit_variance(a: Sample, b: Sample, seeds: Sequence[int]) -> UnitVari
 
 
 def seeds_needed(effect_size: float, *, level: float = 0.05, power: float = 0.8, most: int = 1000) -> int | None:
-    """Seeds a two-sided paired t-test at `level` needs to find an effect of this size with probability `power`.
+    """Return the seeds that a two-sided paired t-test at `level` needs to find an effect with probability `power`.
 
     Args:
         effect_size: mean difference / standard deviation of the differences.
         level: significance level; divide it by the number of comparisons.
         power: chance to find the effect if it is as large as stated.
-        most: None is returned where more than so many would be needed.
+        most: largest number of seeds; if more are needed, None is returned.
 
     Examples:
         >>> seeds_needed(1.0), seeds_needed(3.0), seeds_needed(0.01)
@@ -239,15 +239,15 @@ def seeds_needed(effect_size: float, *, level: float = 0.05, power: float = 0.8,
 def sign_flip_test(differences: Any) -> Doubles:
     """Test which of K methods are better than a baseline; return one-sided p-values (K,), corrected for all K.
 
-    If a method is no better, the differences of a unit are as likely with the other sign. Signs are flipped unit by
-    unit, those of all methods together; p is the share of flips in which the largest of all means, each divided by the
-    root mean square of its differences, is as large as that of the method (Westfall and Young 1993, section 2.3). So
-    methods that differ little from each other cost little, copies of one nothing.
+    If a method is no better, the difference of a unit has either sign with equal chance. Signs are flipped unit by
+    unit, for all methods together. The mean of each method is divided by the root mean square of its differences; p is
+    the share of flips in which the largest of these is at least the method's own (Westfall and Young 1993, section
+    2.3). So the correction costs little where methods are alike, and copies of a method cost nothing.
 
-    Up to 12 units, all flips count: no p-value is below 1 / 2^U. Beyond, `FLIPS` drawn by one seed stand for all.
+    With up to 12 units all flips are counted, so no p-value is below 1 / 2^U. With more, `FLIPS` random flips are.
 
     Args:
-        differences: method - baseline (K, U) of U units, such as classes.
+        differences: (K, U) method - baseline for U units, such as classes.
 
     Examples:
         >>> sign_flip_test([[1.0, 2.0, 1.0, 3.0], [1.0, 2.0, 1.0, 3.0], [1.0, -1.0, 1.0, -1.0]]).tolist()
@@ -268,11 +268,11 @@ def sign_flip_test(differences: Any) -> Doubles:
 
 
 def unit_variance(contributions: Any) -> UnitVariance:
-    """Return what the choice of the units adds to the variance of the mean of `contributions` (seeds, units).
+    """Return the variance that the choice of the units adds to the mean of `contributions` (seeds, units).
 
     Seeds and units are both samples. The variance of the mean over both is Var(seed) / n + Var(unit) / U +
-    Var(rest) / (n U); the spread between the seeds' means shows the first and the last term, this is the middle one
-    (analysis of variance, 0 where the estimate is negative). It is known as well as the units' means are.
+    Var(rest) / (n U). The spread between the seeds' means shows the first and the last term; this function returns the
+    middle term (analysis of variance, 0 where the estimate is negative), with U - 1 degrees of freedom.
 
     Examples:
         >>> unit_variance([[0.0, 1.0, 0.0, 1.0], [0.0, 1.0, 0.0, 1.0]])
@@ -292,7 +292,7 @@ def unit_variance(contributions: Any) -> UnitVariance:
 
 
 def holm(p_values: Any) -> Doubles:
-    """Holm-adjusted `p_values` (m,), in the order given; NaN entries stay NaN and count as no test.
+    """Return Holm-adjusted `p_values` (m,), in the order given; NaN entries stay NaN and do not count as tests.
 
     Examples:
         >>> holm([0.01, 0.04, 0.03]).tolist()

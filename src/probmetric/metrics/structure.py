@@ -1,26 +1,25 @@
-"""Structure of an embedding space, after Roth et al. (2020) and papers 000, 001 and 004.
+"""Measure the structure of an embedding space, after Roth et al. (2020) and papers 000, 001 and 004.
 
-All on unit rows; d(u,v) = 1 - u.v; m_c the normalised mean of class c; classes of one image have no inner distances and
-are left out of class averages.
+All measures are of unit rows. d(u,v) = 1 - u.v; m_c is the normalised mean of class c. Classes of one image have no
+inner distances and are left out of class averages.
 
     richness_kl             KL(U || s) = sum_k (1/n) log((1/n) / s_k), s the singular values of the uncentred matrix
                             over their sum, n = min(N, M); lower = more directions in use. 000 T5, 001 T3 ("rho")
-    richness_kl_without_first   the same without the largest value (their mode "@2")
+    richness_kl_without_first   richness_kl without the largest singular value (mode "@2" of 000, 001)
     density                 mean over c of mean d within c, over mean d between the m_c; 001 T3 ("pi_density")
     uniformity              mean over pairs of exp(-2 |u-v|^2), no logarithm, self pairs left out; lower = more uniform,
                             about e^-4 = 0.018 for uniform points. 001 T3 ("G2")
     concentration_variance  variance over c of (mean d to m_c) / (mean d between the m_c); 001 T3 ("sigma^2_kappa"; its
                             printed size suggests another scaling: compare changes, not values)
-    concentration_std       its root
+    concentration_std       root of concentration_variance
     cluster_diversity       mean over c of the variance of d within c; 000 T5 (no code released: relative changes only)
 
-Papers 000 and 001 compute these on training embeddings. Which way is better depends on the claim; none is a score.
+Papers 000 and 001 compute these on training embeddings. Which direction is better depends on the paper's claim.
 
-How well do proxies stand for their classes (paper 004, table 3 and supplement 2)?
-
-Per class, its m proxies are assigned to m distinct embeddings of the class at least total distance (Hungarian method),
-and the distances are averaged; then over classes. The formula printed as W2 is the mean of the plain distance
-(`w1`); `w2` is the root of the mean squared distance under the assignment that minimises that. Lower is better.
+`proxy_transport` measures how well proxies stand for their classes (paper 004, table 3 and supplement 2). The m proxies
+of a class are assigned to m different embeddings of the class at least total distance (Hungarian method). The distances
+are averaged over proxies, then over classes. The paper prints the mean distance (`w1`) as W2; `w2` is the root of the
+mean squared distance under the assignment that minimises it. Lower is better.
 """
 
 from __future__ import annotations
@@ -41,23 +40,28 @@ METRICS = (
         "structure train/structure",
         __name__,
         """
-        richness_kl | Spectrum KL | KL(U ‖ singular values / sum) of the uncentred matrix; lower = more directions in
-            use | 000 T5, 001 T3 (ρ)
-        richness_kl_without_first | Spectrum KL (without first) | the same without the largest singular value | their
-            mode "@2"
-        density | | mean distance within classes / between class means, cosine distance | 001 T3 (π)
-        uniformity | Uniformity | mean over pairs of exp(−2 ‖u − v‖²), no logarithm, self pairs left out | 001 T3 (G₂)
-        concentration_variance, concentration_std | | spread over classes of the mean distance to the class mean /
-            between means | 001 T3 (σ²κ): compare changes, its printed scale is unclear
-        cluster_diversity | Cluster diversity | mean variance of distances within a class | 000 T5: relative changes
+        richness_kl | Spectrum KL | KL(U ‖ s), U uniform, s the singular values of the uncentred embeddings divided by
+            their sum; lower = more directions in use | 000 T5, 001 T3 (ρ)
+        richness_kl_without_first | Spectrum KL (without first) | `richness_kl` without the largest singular value |
+            mode "@2" of 000, 001
+        density | | mean cosine distance between two images of a class, divided by the mean cosine distance between two
+            class means | 001 T3 (π)
+        uniformity | Uniformity | mean over pairs of different images of exp(−2 ‖u − v‖²), without the logarithm; lower
+            = more uniform | 001 T3 (G₂)
+        concentration_variance, concentration_std | | variance and standard deviation over classes of the mean distance
+            to the class mean, divided by the mean distance between class means | 001 T3 (σ²κ): compare changes, its
+            printed scale is unclear
+        cluster_diversity | Cluster diversity | variance of the distances between two images of a class, mean over the
+            classes | 000 T5: relative changes
         """,
     ),
     *table(
         "structure",
         __name__,
         """
-        proxy_w1, proxy_w2 | W{} (proxy) ↓ | least-cost assignment of proxies to distinct embeddings of their class
-            (`proxy_transport`), with `evaluation.proxies: true` | 004 T3 prints `proxy_w1` under the name W2
+        proxy_w1, proxy_w2 | W{} (proxy) ↓ | distance between the proxies and the images of their class, each proxy
+            assigned to another image at least total cost (`proxy_transport`): mean distance (w1), root mean square
+            (w2); needs `evaluation.proxies: true` | 004 T3 prints `proxy_w1` under the name W2
         """,
     ),
 )
@@ -91,7 +95,7 @@ def structure_metrics(embeddings: Any, labels: Any, *, normalize: bool = False) 
 def singular_values(rows: Floats) -> Doubles:
     """Return the min(N, M) singular values of `rows` (N,M), descending: roots of the float64 Gram matrix's eigenvalues.
 
-    Accurate to about 1e-8 of the largest, a tenth of what float32 rows resolve; no float64 copy of the whole.
+    They are accurate to about 1e-8 of the largest, a tenth of the resolution of float32 rows.
     """
     if len(rows) <= rows.shape[1]:
         whole = rows.astype(np.float64)
@@ -105,7 +109,7 @@ def singular_values(rows: Floats) -> Doubles:
 
 
 def _uniform_divergence(values: Doubles) -> float:
-    """Return KL(U || values / sum), values below 1e-7 of the largest, the resolution of float32, read as that."""
+    """Return KL(U || values / sum); smaller values count as 1e-7 of the largest, the resolution of float32."""
     if not len(values) or values[0] <= 0:
         return float("nan")
     floored = np.maximum(values, RESOLUTION * values[0])
@@ -177,7 +181,7 @@ def _mean_distance(centres: Doubles) -> float:
 def proxy_transport(embeddings: Any, labels: Any, proxies: Any, proxy_labels: Any) -> dict[str, float]:
     """Return `w1` and `w2` between `proxies` (P,M) with `proxy_labels` (P,) and `embeddings` (N,M) with `labels` (N,).
 
-    Classes without embeddings are left out; one with fewer embeddings than proxies uses its nearest proxies. Both sides
+    Classes without embeddings are left out. A class with fewer embeddings than proxies uses its nearest proxies. Rows
     are compared as given: normalise them first if the method does (paper 004 does).
 
     Examples:

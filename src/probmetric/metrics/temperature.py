@@ -1,8 +1,8 @@
-"""Temperature scaling (Guo et al. 2017), fitted on the validation split, never on test.
+"""Scale logits by a temperature (Guo et al. 2017) that is fitted on the validation split, never on test.
 
-p = softmax(logits / T), T > 0 minimises the validation NLL. With samples of the logits (N,S,C), as the vMF loss of
-paper 002 gives, p is the mean over samples of softmax(logits_s / T). The accuracy of a single softmax does not change.
-The paper does not say how its temperature was found; this is the usual reading.
+p = softmax(logits / T), where T > 0 minimises the validation NLL. With samples of the logits (N,S,C), which the vMF
+loss of paper 002 gives, p is the mean over samples of softmax(logits_s / T). The accuracy of a single softmax does not
+change. The paper does not say how it found its temperature; this is the usual way.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def scaled_probabilities(logits: Any, temperature: float = 1.0) -> Doubles:
     if not temperature > 0:
         raise ValueError(f"temperature is {temperature}; expected a positive number.")
     scaled = arrays.numbers(logits, *LOGITS)
-    with np.errstate(over="ignore"):  # differences that overflow leave nothing to the smaller class
+    with np.errstate(over="ignore"):  # an overflow gives the smaller class probability 0
         array: Doubles = softmax((scaled - scaled.max(axis=-1, keepdims=True)) / temperature, axis=-1)
     return array if array.ndim == 2 else array.mean(axis=1)
 
@@ -39,7 +39,7 @@ def scaled_probabilities(logits: Any, temperature: float = 1.0) -> Doubles:
 def fit_temperature(logits: Any, labels: Any) -> float:
     """Return the temperature in [0.01, 100] of least NLL for validation `logits` (N,C) or (N,S,C) and `labels` (N,).
 
-    Brent's bounded search on log T after a coarse scan (with samples the NLL may have several minima).
+    Brent's bounded search on log T follows a coarse scan, because with samples the NLL may have several minima.
 
     Examples:
         >>> round(fit_temperature([[3.0, 0.0], [3.0, 0.0], [3.0, 0.0], [3.0, 0.0]], [0, 0, 0, 1]), 4)

@@ -1,15 +1,16 @@
-"""Threshold consistency: does one threshold of the distance serve every class alike?
+"""Measure threshold consistency: does one threshold of the distance serve every class equally well?
 
-OPIS, the operating-point inconsistency score (Zhang et al. 2024, "Threshold-Consistent Margin Loss for Open-World Deep
-Metric Learning", section 3), of Euclidean distances d between unit rows. For class i and threshold t:
+OPIS is the operating-point inconsistency score (Zhang et al. 2024, "Threshold-Consistent Margin Loss for Open-World
+Deep Metric Learning", section 3) of Euclidean distances d between unit rows. For class i and threshold t:
 
     sensitivity   share of the pairs within the class with d <= t
     specificity   share of the pairs of one image of the class and one of another with d > t
     U_i(t)        their harmonic mean
     opis          mean over classes i and thresholds t of (U_i(t) - mean of U(t) over classes)^2
 
-101 thresholds, evenly spaced, from the one that accepts 1 % of the pairs of two classes to the one that accepts 10 %.
-Classes of one image have no pairs and are left out. Low where all classes are equally bad too: read it beside accuracy.
+The 101 thresholds are evenly spaced, from the one that accepts 1 % of the pairs of two classes to the one that accepts
+10 %. Classes of one image have no pairs and are left out. OPIS is also low where all classes are equally bad: read it
+beside accuracy.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from probmetric.metrics.record import table
 
 FALSE_ACCEPTS = (0.01, 0.10)
 THRESHOLDS = 101
-MOST = 2000  # images that stand for all others, or for a class: 60,000 images have 3.6e9 pairs
+MOST = 2000  # images drawn to stand for all, or for a class: 60,000 images have 3.6e9 pairs
 
 METRICS = table(
     "threshold",
     __name__,
     """
-    opis | OPIS ↓ | variance over classes of the harmonic mean of sensitivity and specificity, at the thresholds of 1 to
-        10 % false accepts | Zhang et al. 2024 (TCM)
+    opis | OPIS ↓ | variance over classes of the harmonic mean of sensitivity and specificity; mean over the thresholds
+        that accept 1 to 10 % of the pairs of images of two classes | Zhang et al. 2024 (TCM)
     """,
 )
 
@@ -40,12 +41,12 @@ METRICS = table(
 def threshold_metrics(embeddings: Any, labels: Any, *, seed: int = 0) -> dict[str, float]:
     """Return OPIS of unit rows `embeddings` (N,M) with `labels` (N,).
 
-    NaN where undefined: fewer than two classes of two images.
+    It is NaN with fewer than two classes that have two images.
 
     Args:
         embeddings: (N,M) unit rows.
         labels: (N,) whole numbers.
-        seed: of the draw of `MOST` images, where there are more.
+        seed: seed of the draw of `MOST` images, where there are more.
 
     Examples:
         >>> rows = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
@@ -78,7 +79,7 @@ def threshold_metrics(embeddings: Any, labels: Any, *, seed: int = 0) -> dict[st
 
 
 def _drawn(rows: Ints, generator: np.random.Generator) -> Ints:
-    """Return `rows`, or `MOST` of them drawn at random where there are more."""
+    """Return `rows`, or `MOST` random ones of them where there are more."""
     return rows if len(rows) <= MOST else np.sort(generator.choice(rows, MOST, replace=False))
 
 
@@ -88,5 +89,5 @@ def _distances(a: Floats, b: Floats) -> Doubles:
 
 
 def _accepted(distances: Doubles, thresholds: Doubles) -> Doubles:
-    """Return the share of `distances` (P,) that is at most each of `thresholds` (T,)."""
+    """Return the share (T,) of `distances` (P,) that are at most each of the `thresholds` (T,)."""
     return np.searchsorted(np.sort(distances), thresholds, side="right") / len(distances)

@@ -1,16 +1,16 @@
-"""What single units contribute to a number, and how far it would move with others: classes, or images of known classes.
+"""Compute what single units contribute to a metric, and how much another sample of units would change the metric.
 
-A model that is asked about new classes is judged on a sample of classes: its images do not come one by one, but 48 to a
-class, and a class that is hard is hard in all of them. So the unit that is drawn is the class; where test classes are
-training classes it is the image. Contributions (U,) have the number as their mean, and the spread of their mean is that
-of the number over samples of units (linearised where units have different numbers of images).
+A model for new classes is judged on a sample of classes, and a hard class is hard in all of its images. So the unit is
+the class. Where test classes are training classes, the unit is the image. The mean of the contributions (U,) is the
+metric. The spread of this mean is the spread of the metric over samples of units (linearised where units have different
+numbers of images).
 
 of_mean      contributions to a mean over images
 of_auroc     contributions to an AUROC (DeLong et al. 1988; of clusters: Obuchowski 1997)
-expanded     contributions of some of the units, as contributions of all of them
-mean_of      contributions to the mean of several numbers
+expanded     contributions of all units to a metric that was measured on some of them
+mean_of      contributions to the mean of several metrics
 error_of     standard error of the mean of contributions
-resampled    standard error of anything else, by drawing the units again
+resampled    standard error of any other metric, by drawing the units again
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ DIGITS = 6
 
 @dataclass(frozen=True)
 class Contributions:
-    """What units contribute to a number: `labels` (U,) of the units, ascending, and `values` (U,) with it as mean."""
+    """Hold the contributions of units to a metric: ascending `labels` (U,), and `values` (U,) whose mean it is."""
 
     labels: Labels
     values: Doubles
 
 
 class ByUnit:
-    """Contributions and standard errors of the metrics of one set of images, as the curves of a run keep them.
+    """Collect contributions and standard errors of the metrics of one set of images for the curves of a run.
 
     Args:
-        unit: what the units are called, `class` or `image`.
+        unit: name of the units, `class` or `image`.
     """
 
     def __init__(self, unit: str) -> None:
@@ -53,16 +53,16 @@ class ByUnit:
         self.errors: dict[str, tuple[float, int]] = {}
 
     def add(self, metric: str, contributions: Contributions) -> None:
-        """Keep what the units contribute to `metric`, and the error of their mean; nothing of a single unit."""
+        """Keep the units' contributions to `metric` and the error of their mean, if there are two units or more."""
         if len(contributions.labels) > 1:
             self.contributions[metric] = contributions
             self.add_error(metric, error_of(contributions.values), len(contributions.labels))
 
     def add_auroc(self, metric: str, negative: Images, positive: Images) -> None:
-        """Keep what units contribute to the AUROC of two groups of images; nothing where a group is too small.
+        """Keep the units' contributions to the AUROC of two groups of images, if both have two images or more.
 
-        A perfect ranking of a few images is no proof of one: where the formula gives less, (1/2 of) one pair in the
-        wrong order, 1 / (2 * smaller group), is the standard error, and contributions would say less.
+        A perfect ranking of a few images does not prove that the error is 0. So the standard error is at least
+        1 / (2 * smaller group). Where the formula gives less, contributions are not kept, because they would say less.
         """
         smaller = min(len(negative.values), len(positive.values))
         if smaller < 2:
@@ -75,12 +75,12 @@ class ByUnit:
             self.add_error(metric, least, len(contributions.labels))
 
     def add_error(self, metric: str, error: float, units: int) -> None:
-        """Keep the standard error of `metric` over so many units, if it is a number."""
+        """Keep the standard error of `metric` over this number of units, if it is finite."""
         if math.isfinite(error):
             self.errors[metric] = (error, units)
 
     def merge(self, other: ByUnit) -> None:
-        """Take over all that `other` holds."""
+        """Add all entries of `other`."""
         self.contributions |= other.contributions
         self.errors |= other.errors
 
@@ -96,14 +96,14 @@ class ByUnit:
 
 @dataclass(frozen=True)
 class Images:
-    """Values (N,) of images and the unit (N,) of each."""
+    """Hold the values (N,) of images and the unit (N,) of each."""
 
     values: Doubles
     units: Labels
 
     @classmethod
     def of(cls, values: Any, units: Any, kept: Any = slice(None)) -> Images:
-        """Return those of the images that are `kept`."""
+        """Return the images that are `kept`."""
         array = arrays.vector(values, "values")
         return cls(array[kept], arrays.vector(units, "units", count=len(array)).astype(np.int64)[kept])
 
@@ -124,8 +124,8 @@ def of_mean(images: Images) -> Contributions:
 def of_auroc(negative: Images, positive: Images) -> Contributions:
     """Return what each unit contributes to P(a positive scores higher than a negative); a unit may have images of both.
 
-    An image's placement is the share of the other group that it is on the right side of; a unit's contribution sums
-    the placements of its images less their mean, as Obuchowski's estimate of the variance does.
+    An image's placement is the share of the other group that it ranks rightly against. A unit's contribution sums the
+    placements of its images minus the mean placement, as in Obuchowski's estimate of the variance.
 
     Examples:
         >>> of_auroc(Images.of([0.1, 0.6], [0, 1]), Images.of([0.5, 0.9], [0, 1])).values.tolist()
@@ -143,11 +143,11 @@ def of_auroc(negative: Images, positive: Images) -> Contributions:
 
 
 def expanded(values: Doubles, labels: Sequence[int], every: Sequence[int]) -> Doubles:
-    """Return what each of `every` unit contributes to a number that was measured on some of them; the mean stays.
+    """Return the contributions of `every` unit to a metric that was measured on some of them, with the same mean.
 
     Args:
-        values: contributions (U,) of the units it was measured on.
-        labels: of these units (U,), ascending.
+        values: contributions (U,) of the units that were measured.
+        labels: labels (U,) of these units, ascending.
         every: labels of all units, ascending.
 
     Examples:
@@ -161,7 +161,7 @@ def expanded(values: Doubles, labels: Sequence[int], every: Sequence[int]) -> Do
 
 
 def mean_of(parts: Sequence[Contributions]) -> Contributions:
-    """Return what each unit contributes to the mean of numbers; a unit that has no part in one moves it not.
+    """Return the contribution of each unit to the mean of metrics; a unit moves only the metrics it has a part in.
 
     Examples:
         >>> first, second = of_mean(Images.of([1, 0], [3, 4])), of_mean(Images.of([2, 0], [4, 5]))
@@ -189,13 +189,13 @@ def error_of(contributions: Any) -> float:
 
 
 def retrieval_units(per_query: Mapping[str, Doubles], asked: Bools, doubt: Images, unit: str) -> ByUnit:
-    """Return what units contribute to recall@1, MAP@R and the AUROC of telling wrong answers by the queries' doubt.
+    """Return the contributions of units to recall@1, MAP@R and the AUROC of the queries' doubt for wrong answers.
 
     Args:
-        per_query: of `retrieval_per_query`, name -> (Q,).
+        per_query: result of `retrieval_per_query`, name -> (Q,).
         asked: (Q,) queries with a positive.
         doubt: uncertainty and unit of each query.
-        unit: what the units are called.
+        unit: name of the units.
     """
     by_unit = ByUnit(unit)
     for name in ("recall_at_1", "map_at_r"):
@@ -211,13 +211,13 @@ def two_groups(images: Images, first: Bools, second: Bools) -> tuple[Images, Ima
 
 
 def resampled(measure: Callable[[Labels], float], units: Labels, *, resamples: int = 200, seed: int = 0) -> float:
-    """Estimate the standard deviation of `measure(rows)` over bootstrap samples of units, with `rows` their images.
+    """Estimate the standard deviation of `measure(rows)` over bootstrap samples of units; `rows` are their images.
 
     Args:
-        measure: rows of images, a unit's as often as it was drawn -> a number.
+        measure: function of rows of images, which returns a number; a unit's rows come as often as it was drawn.
         units: the unit (N,) of each image.
         resamples: number of samples.
-        seed: of the draws.
+        seed: seed of the draws.
 
     Examples:
         >>> values = np.arange(100.0)

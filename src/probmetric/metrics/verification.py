@@ -1,14 +1,8 @@
-"""Verification: do two images show the same person? The protocol of Labeled Faces in the Wild.
+"""Measure verification ("do two images show the same person?") by the protocol of Labeled Faces in the Wild.
 
-Notation: s_p the cosine similarity of pair p, "same" is said where s_p >= threshold.
-
-    accuracy      share of pairs told right; the pairs are cut into 10 parts (every tenth pair of either kind, in the
-                  order given), each told with the threshold that is best on the other nine (Huang et al. 2007, view 2)
-    auroc         chance that a pair of one person is more similar than a pair of two; ties count half
-    eer           error rate where as many pairs of one person are refused as of two are accepted; where no threshold
-                  has both alike, on the line between the two next to that (of the ROC curve)
-    edc           mean share of genuine pairs refused while the most doubtful pairs are discarded
-    tar_at_far_1  share of pairs of one person accepted at the threshold that accepts at most 1 % of the others
+Notation: s_p is the cosine similarity of pair p; the answer is "same" where s_p >= threshold. `METRICS` defines the
+metrics. For `accuracy` the pairs are cut into 10 parts: every tenth pair of either kind, in the order given (Huang et
+al. 2007, view 2). If no threshold gives both rates of `eer`, it lies on the line between two points of the ROC curve.
 """
 
 from __future__ import annotations
@@ -32,21 +26,23 @@ METRICS = table(
     "verification",
     __name__,
     """
-    accuracy | Accuracy ↑ | pairs told right; each tenth by the threshold that is best on the other nine
-    auroc | AUROC ↑ | over all thresholds of the cosine
-    eer | Equal error rate ↓ | where as many are refused wrongly as are accepted wrongly, on the ROC curve
-    tar_at_far_1 | TAR at 1 % FAR ↑ | true accepts at 1 % false accepts
-    edc | FNMR under discard ↓ | mean share of genuine pairs refused, at the threshold of 1 % false accepts of all
-        pairs, while 0..20 % of the pairs are discarded, those with the least certain image first | error versus
-            discard, ISO/IEC
-        29794-1:2024
+    accuracy | Accuracy ↑ | share of pairs told right; each tenth of the pairs is judged by the threshold that is best
+        on the other nine
+    auroc | AUROC ↑ | P(a pair of one person has a higher cosine than a pair of two persons); ties count half
+    eer | Equal error rate ↓ | error rate at the point of the ROC curve where the refused share of the pairs of one
+        person equals the accepted share of the pairs of two persons
+    tar_at_far_1 | TAR at 1 % FAR ↑ | accepted share of the pairs of one person, at the threshold that accepts at most 1
+        % of the pairs of two persons
+    edc | FNMR under discard ↓ | share of the pairs of one person that is refused, averaged while 0, 1, ..., 20 % of the
+        pairs are discarded, least certain image first; the threshold accepts at most 1 % of all pairs of
+        two persons | error versus discard, ISO/IEC 29794-1:2024
     """,
 )
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of images and whether they show the same person.
+    """Hold pairs of images and whether they show the same person.
 
     Attributes:
         rows: manifest rows of the two images (P, 2).
@@ -68,11 +64,11 @@ class Pairs:
         return np.einsum("pm,pm->p", first, second)
 
     def doubt(self, uncertainty: NDArray[np.floating], index: Ints) -> Doubles:
-        """Return the uncertainty (P,) of the less certain image of each pair, from those of the images (N,)."""
+        """Return the uncertainty (P,) of the less certain image of each pair, from the images' `uncertainty` (N,)."""
         return np.asarray(uncertainty[self._places(index)].max(axis=1), dtype=np.float64)
 
     def _places(self, index: Ints) -> Ints:
-        """Places (P, 2) of the pairs' manifest rows in `index` (N,), ascending."""
+        """Return the places (P, 2) of the pairs' manifest rows in `index` (N,), which is ascending."""
         place = np.searchsorted(index, self.rows).clip(max=len(index) - 1)
         absent = np.flatnonzero((index[place] != self.rows).any(axis=1))
         if len(absent):
@@ -81,7 +77,7 @@ class Pairs:
 
 
 def verification_metrics(similarity: Any, same: Any) -> dict[str, float]:
-    """Return the metrics of the module docstring, from similarities (P,) and truth (P,).
+    """Return the `METRICS` except `edc`, from similarities (P,) and truth (P,).
 
     Examples:
         >>> metrics = verification_metrics(np.array([0.9, 0.2] * 10), np.array([True, False] * 10))
@@ -101,15 +97,16 @@ def verification_metrics(similarity: Any, same: Any) -> dict[str, float]:
 
 
 def error_versus_discard(similarity: Any, same: Any, doubt: Any, *, most: float = 0.2) -> float:
-    """Return the mean share of genuine pairs refused while 0, 1, ..., `most` pairs go, most doubtful first.
+    """Return the refused share of genuine pairs, a mean while 0, .01, ..., `most` of the pairs are discarded.
 
-    The threshold is that of 1 % false accepts of all pairs and stays (error versus discard, ISO/IEC 29794-1:2024). Of
-    equally doubtful pairs the same share goes of either kind; shares without a genuine pair have no rate.
+    The most doubtful pairs go first. The threshold accepts at most 1 % of all impostor pairs and stays the same (error
+    versus discard, ISO/IEC 29794-1:2024). Equally doubtful pairs lose the same share of either kind. A step that leaves
+    no genuine pair is left out.
 
     Args:
-        similarity: (P,) of the pairs.
-        same: (P,) whether they are genuine.
-        doubt: (P,) of the pairs, that of their less certain image.
+        similarity: (P,) similarity of each pair.
+        same: (P,) whether each pair is genuine.
+        doubt: (P,) doubt of the less certain image of each pair.
         most: largest share discarded, in steps of a hundredth.
 
     Examples:
@@ -131,7 +128,7 @@ def error_versus_discard(similarity: Any, same: Any, doubt: Any, *, most: float 
 
 
 def _both_kinds(similarity: Any, same: Any) -> tuple[Doubles, Bools]:
-    """Return similarities (P,) and whether the pairs are genuine (P,); pairs of one kind are an error."""
+    """Return similarities (P,) and whether the pairs are genuine (P,); raise a ValueError for pairs of one kind."""
     scores = arrays.vector(similarity, "similarity")
     truth = arrays.booleans(same, "same", count=len(scores)).astype(bool)
     if truth.all() or not truth.any():
@@ -140,16 +137,16 @@ def _both_kinds(similarity: Any, same: Any) -> tuple[Doubles, Bools]:
 
 
 def _from_each_level(scores: Doubles, some: Doubles) -> tuple[Doubles, Doubles]:
-    """Return thresholds, the distinct `scores` ascending and infinity, and the share of `some` scores from each on.
+    """Return thresholds (the distinct `scores`, ascending, and infinity) and the share of `some` scores from each on.
 
-    A quotient of counts: 1 of 100 is 0.01, and 1 - 99 / 100 is more.
+    The share is a quotient of counts, because 1 - 99 / 100 is more than 0.01.
     """
     levels: Doubles = np.append(np.unique(scores), np.inf)
     return levels, (len(some) - np.searchsorted(np.sort(some), levels)) / len(some)
 
 
 def _accuracy(scores: Doubles, truth: Bools) -> float:
-    """Return the share told right, each part with the others' best threshold; NaN of a single pair."""
+    """Return the share told right, each part by the others' best threshold; NaN for a single pair."""
     part = np.where(truth, np.cumsum(truth), np.cumsum(~truth)) % min(FOLDS, truth.sum(), (~truth).sum())
     if part.max() == 0:
         return float("nan")
@@ -161,7 +158,7 @@ def _accuracy(scores: Doubles, truth: Bools) -> float:
 
 
 def _best_threshold(scores: Doubles, truth: Bools) -> float:
-    """Return the middle between two scores where most pairs are told right; the lowest such place."""
+    """Return the lowest threshold, in the middle between two scores, that tells most pairs right."""
     order = np.argsort(scores, kind="stable")
     ordered, ones = scores[order], truth[order]
     right = np.r_[ones.sum(), ones.sum() + np.cumsum(np.where(ones, -1, 1))]

@@ -1,7 +1,8 @@
-"""The one exact search: nearest rows, ranks of right answers, match record, retrieval metrics.
+"""Search exactly: nearest rows, ranks of right answers, match record, retrieval metrics.
 
-A module of this package is imported when one of its names is used, and imports NumPy only. Large problems are searched
-by compiled code (numba), CUDA tensors on their device; all engines give the same order, equal keys by row number.
+A module of this package is imported when one of its names is used, and imports NumPy only. Compiled code (numba)
+searches large problems; CUDA tensors are searched on their device. All engines give the same order, and rows of equal
+key come in the order of their numbers.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The compiled search engine for CPUs: tiles, threads, memory.
+"""Search with compiled code on CPUs: tiles, threads, memory.
 
-Each worker thread multiplies one tile at a time with a single-threaded BLAS and scans it (`kernels`). Among rows
-themselves the similarity matrix is symmetric and only tiles on and above the diagonal are made, each serving its rows
-and its columns. Counts are integers, and a query's are added to by one thread at a time, so neither threads nor tile
-size change them. The lists of nearest rows (`Lists`) read the same tiles. Memory: a tile per thread, about 50 bytes per
-right answer (beyond `PAIRS` of those, queries are taken a part at a time) and about 400 bytes a row for lists of ten.
+Each worker thread multiplies one tile at a time with a single-threaded BLAS and scans it (`kernels`). If rows are
+searched among themselves, the similarity matrix is symmetric: only tiles on and above the diagonal are computed, and
+each serves its rows and its columns. Counts are integers, and one thread at a time adds to those of a query, so neither
+threads nor tile size change them. The lists of nearest rows (`Lists`) read the same tiles. Memory: a tile per thread,
+about 50 bytes per right answer (beyond `PAIRS` answers, queries come in parts) and 400 bytes a row for lists of ten.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def compiled_counts(
 ) -> Iterator[Counts]:
     """Yield counts of the queries of `problem` (cosine or Euclidean), all at once or some thousands at a time.
 
-    `lists`, of the same rows by cosine, are offered every tile; they are whole after the last of the counts.
+    `lists` of the same rows by cosine see every tile too; they are complete after the last counts.
     """
     blas = ThreadpoolController().select(user_api="blas")
     workers = threads or max((library["num_threads"] for library in blas.info()), default=1)
@@ -64,7 +64,7 @@ def _side(rows: Floats, distance: str) -> kernels.Side:
 
 
 def _task(problem: Problem, sides: tuple[kernels.Side, kernels.Side], part: slice, lists: Lists | None) -> kernels.Task:
-    """Return the task of a part of the queries, its bounds not filled in and its counts 0."""
+    """Return the task of a part of the queries, with empty bounds and counts of 0."""
     queries, gallery = sides
     offsets, columns = problem.relation.block(part.start, part.stop)
     bounds, counts = np.empty((2, len(columns)), dtype=np.float32), np.zeros((2, len(columns)), dtype=np.int64)
@@ -78,7 +78,7 @@ def _task(problem: Problem, sides: tuple[kernels.Side, kernels.Side], part: slic
 
 
 class _Scan:
-    """The tiles of a task, each multiplied and scanned by one thread.
+    """Multiply and scan the tiles of a task, each in one thread.
 
     Euclidean float32 keys are products times `factor` plus both shifts: -|x-y|^2 / 2 in units of the largest norm.
     """
@@ -91,14 +91,14 @@ class _Scan:
         self.locks = [threading.RLock() for _ in range(0, len(task.queries.rows), size)]
 
     def places(self) -> list[tuple[int, int]]:
-        """Return rows and columns at which tiles begin; successive ones of a symmetric scan seldom share either."""
+        """Return rows and columns where tiles begin; successive ones of a symmetric scan seldom share either."""
         count, width = len(self.task.queries.rows), len(self.task.gallery.rows)
         if not self.symmetric:
             return [(row, column) for row in range(0, count, self.size) for column in range(0, width, self.size)]
         return [(row, row + gap) for gap in range(0, count, self.size) for row in range(0, count - gap, self.size)]
 
     def tile(self, row: int, column: int) -> None:
-        """Multiply and scan the tile that begins at this row and column; no other thread may add to its queries."""
+        """Multiply and scan the tile that begins at this row and column; locks keep other threads off its queries."""
         here, there = slice(row, row + self.size), slice(column, column + self.size)
         products = arrays.products(self.task.queries.rows[here], self.task.gallery.rows[there])
         if self.factor:
@@ -112,9 +112,9 @@ class _Scan:
 
 
 class Listed(NamedTuple):
-    """The first of N lists: exact `cosines` (N,k), descending, and gallery `rows` (N,k), equal ones ascending.
+    """Hold the first k of N lists: exact `cosines` (N,k), descending, and gallery `rows` (N,k), equal ones ascending.
 
-    Where not `sure` (N,), others could belong among them.
+    Where `sure` (N,) is False, other rows could belong in the list.
     """
 
     cosines: Doubles
@@ -123,9 +123,9 @@ class Listed(NamedTuple):
 
 
 class Lists:
-    """Candidates for the k nearest of each of unit `rows` (N,M) among the others, and for the nearest of another class.
+    """Collect candidates for the k nearest of unit `rows` (N,M) among themselves, and for the nearest of another class.
 
-    `labels` (N,) are the classes; without them, or where all are equal, the lists of other classes have no place.
+    `labels` (N,) are the classes; without them, or where all are equal, the lists of other classes are empty.
     """
 
     def __init__(self, rows: Floats, labels: Ints | None, k: int) -> None:
@@ -137,7 +137,7 @@ class Lists:
         self._arrays = kernels.Lists(near[0], near[1], others[0], others[1], reach, classes, classes)
 
     def part(self, queries: slice) -> kernels.Lists:
-        """Return the arrays of some queries, to be added to."""
+        """Return the arrays of some queries, for kernels to add to."""
         near, near_rows, others, other_rows, reach, labels = (values[queries] for values in self._arrays[:-1])
         return kernels.Lists(near, near_rows, others, other_rows, reach, labels, self._arrays.gallery_labels)
 
@@ -146,7 +146,7 @@ class Lists:
         return self._listed(self._arrays.near, self._arrays.near_rows, self._k)
 
     def nearest_of_others(self) -> Listed:
-        """Return the nearest of another class than the row's; (N,0) where all are of one."""
+        """Return the nearest row of another class than each row's own; (N,0) where all rows are of one class."""
         return self._listed(self._arrays.others, self._arrays.other_rows, 1)
 
     def _listed(self, rough: Floats, indices: NDArray[np.int32], k: int) -> Listed:
@@ -156,7 +156,7 @@ class Lists:
         cosines = np.take_along_axis(exact, order, axis=1)
         least = rough[:, -1:] + float32_error(self._rows.shape[1], "cosine")
         rows = np.take_along_axis(indices, order, axis=1).astype(np.int64)
-        whole = rough[:, -1:] == -np.inf  # nothing else can be found
+        whole = rough[:, -1:] == -np.inf  # the list holds all rows that can be found
         return Listed(cosines, rows, np.all((cosines[:, -1:] > least) | whole, axis=1))
 
 
@@ -165,7 +165,7 @@ def _empty(rows: int, width: int) -> tuple[Floats, NDArray[np.int32]]:
 
 
 def searched_lists(rows: Floats, struck: SparseRelation, k: int, tile: int | None = None) -> Lists:
-    """Return lists, of k, that saw every pair of unit `rows` (N,M) but those `struck`."""
+    """Return lists of k nearest that saw every pair of unit `rows` (N,M) except those `struck`."""
     lists = Lists(rows, None, k)
     nothing = SparseRelation(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), (len(rows), len(rows)))
     for _ in compiled_counts(Problem(rows, rows, nothing, struck), tile, lists=lists):

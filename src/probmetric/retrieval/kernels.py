@@ -1,17 +1,16 @@
-"""What is done with tiles of float32 products, compiled by numba: ranks of right answers and lists of the nearest.
+"""Scan tiles of float32 products with numba, for ranks of right answers and lists of the nearest rows.
 
 A float32 product is within
 
     w = gamma_M + 2^-BITS sqrt(M),  gamma_M = M u / (1 - M u), u = 2^-24
 
 of the exact key of `keys` for any order of its additions (Higham 2002, section 3.1, rows at most 1 long; the second
-term is the reading to BITS places). A wrong answer further than w from a right one's exact key is therefore on the
-proper side of it; for the few nearer ones the exact key is computed. The counts are those of the float64 path, to the
-last.
+term is the rounding to BITS places). So float32 ranks a wrong answer correctly if it is further than w from the exact
+key of a right answer. For the few nearer ones the exact key is computed. The counts equal those of the float64 path.
 
-A line is what one query's products with successive gallery rows are: a row of a tile and, where each pair serves both
-of its ends, a column, which is copied first. All that costs time are comparisons of a line with a bound, and these are
-vectorised: counts in float32 fill the vector lanes.
+A line holds one query's products with successive gallery rows. It is a row of a tile or, where each pair serves both of
+its queries, a column, which is copied first. Most time goes into comparing lines with bounds. This is vectorised, with
+counts in float32 to fill the vector lanes.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ FLAGS = {"reassoc", "nsz", "contract"}
 
 
 class Side(NamedTuple):
-    """Queries or gallery: `rows` (N,M) float32, `steps` (N,) of their grids, `shift` (N,), -|y|^2 / 2 or 0."""
+    """Hold queries or a gallery: `rows` (N,M) float32, `steps` (N,) of their grids, `shift` (N,), -|y|^2 / 2 or 0."""
 
     rows: Any
     steps: Any
@@ -34,14 +33,14 @@ class Side(NamedTuple):
 
 
 class Right(NamedTuple):
-    """Right answers of Q queries, those of each from its `offsets` (Q+1,) on.
+    """Hold the right answers of Q queries; those of a query start at its entry of `offsets`.
 
     Attributes:
-        offsets: (Q+1,) into the others.
+        offsets: (Q+1,) into the other arrays.
         columns: (P,) gallery rows.
-        exact: (P,) keys, those of a query descending, and the float32 bounds `low` and `high` (P,) between which
+        exact: (P,) exact keys, descending within a query, and the float32 bounds `low` and `high` (P,) between which
             float32 cannot decide.
-        above: (P,) wrong answers nearer than each, and `tied` (P,), as near.
+        above: (P,) number of wrong answers nearer than each, and `tied` (P,), exactly as near.
     """
 
     offsets: Any
@@ -54,13 +53,13 @@ class Right(NamedTuple):
 
 
 class Lists(NamedTuple):
-    """Lists of the nearest gallery rows of Q queries.
+    """Hold lists of the nearest gallery rows of Q queries.
 
     Attributes:
         near: (Q,W) float32 products, descending, and `near_rows` (Q,W).
-        others: (Q,V) those of the nearest with another label, and `other_rows` (Q,V).
-        reach: (Q,) what a product must exceed to change a list.
-        labels: (Q,) of the queries, and `gallery_labels` (N,).
+        others: (Q,V) products of the nearest rows with another label, and `other_rows` (Q,V).
+        reach: (Q,) product that must be exceeded to change a list.
+        labels: (Q,) labels of the queries, and `gallery_labels` (N,).
     """
 
     near: Any
@@ -73,7 +72,7 @@ class Lists(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What a pass reads and adds to; a query is not to find the rows `struck` (S,) from its `struck_offsets` on."""
+    """Hold what a pass reads and adds to; a query must not find the rows `struck` (S,) from its `struck_offsets` on."""
 
     queries: Side
     gallery: Side
@@ -85,14 +84,14 @@ class Task(NamedTuple):
 
 @njit(nogil=True, cache=True)
 def read_row(x, steps, result):
-    """Read row `x` (M,) to its grid, in steps of it, into `result` (M,) float64."""
+    """Round row `x` (M,) to its grid and write it to `result` (M,) float64, in steps."""
     for m in range(x.shape[0]):
         result[m] = np.rint(np.float64(x[m]) * steps)
 
 
 @njit(nogil=True, cache=True, fastmath=FLAGS)
 def exact_product(x, y, steps):
-    """Return the dot product, in steps of both, of `x` (M,) from `read_row` and a row `y` (M,); exact in any order."""
+    """Return the exact dot product, in steps of both rows, of `x` (M,) from `read_row` and a row `y` (M,)."""
     total = 0.0
     for m in range(x.shape[0]):
         total += x[m] * np.rint(np.float64(y[m]) * steps)
@@ -101,7 +100,7 @@ def exact_product(x, y, steps):
 
 @njit(nogil=True, cache=True)
 def exact_key(x, steps, side, j):
-    """Return a query's key, from `read_row` with its `steps`, against row j of a side; equal to that of `keys.keys`."""
+    """Return the key, as `keys.keys`, of a query `x` from `read_row`, with its `steps`, and row j of a side."""
     return exact_product(x, side.rows[j], side.steps[j]) / (steps * side.steps[j]) + side.shift[j]
 
 
@@ -109,7 +108,7 @@ def exact_key(x, steps, side, j):
 def fill_bounds(task, start, stop, unit, error):
     """Fill in the exact keys and float32 bounds of the right answers of queries start..stop-1, nearest first.
 
-    The bounds, rounded outwards, are `error` either side of the exact key in `unit` of float32's keys.
+    The bounds, rounded outwards, are `error` on either side of the exact key, in the `unit` of float32 keys.
     """
     right, x = task.right, np.empty(task.queries.rows.shape[1])
     for i in range(start, stop):
@@ -126,7 +125,7 @@ def fill_bounds(task, start, stop, unit, error):
 
 @njit(nogil=True, cache=True, fastmath=FLAGS)
 def at_least(line, low, high):
-    """Number of entries of `line` (W,), W < 2^24, that are >= low, and of those that are >= high."""
+    """Return how many entries of `line` (W,), W < 2^24, are >= low, and how many are >= high."""
     one, zero = np.float32(1), np.float32(0)
     some, sure = zero, zero
     for b in range(line.shape[0]):
@@ -137,7 +136,7 @@ def at_least(line, low, high):
 
 @njit(nogil=True, cache=True, fastmath=FLAGS)
 def place_between(line, low, high):
-    """Sum of the places of the entries of `line` (W,) with low <= entry < high: the place, where it is one."""
+    """Return the sum of the places in `line` (W,) with low <= entry < high: the place itself if there is one."""
     place = np.float32(0)
     for b in range(line.shape[0]):
         place += np.float32(b) if (line[b] >= low) & (line[b] < high) else np.float32(0)
@@ -146,9 +145,9 @@ def place_between(line, low, high):
 
 @njit(nogil=True, cache=True)
 def settle(values, rows, p, query, task):
-    """Compare by exact keys those `values` (W,), products with `rows` (W,), that float32 cannot tell from positive p.
+    """Compare by exact keys the `values` (W,), products with `rows` (W,), that float32 cannot tell from positive p.
 
-    `query` is its row as `read_row` has it and its steps.
+    `query` is the query's row from `read_row`, and its steps.
     """
     right = task.right
     low, high = right.low[p], right.high[p]
@@ -170,8 +169,8 @@ def settle(values, rows, p, query, task):
 def count_line(values, rows, x, i, task):
     """Add products `values` (W,) of query i with gallery `rows` (W,) to the counts of its right answers.
 
-    The farthest comes first. What does not reach it does not reach a nearer one: where few do, the others are dropped.
-    Overwrites these arrays and `x` (M,), scratch.
+    The farthest right answer comes first. A product that does not reach it reaches no nearer one; where few products
+    reach it, the others are dropped. Overwrites `values`, `rows` and the scratch `x` (M,).
     """
     right, steps = task.right, task.queries.steps[i]
     count, read = values.shape[0], False
@@ -195,7 +194,7 @@ def count_line(values, rows, x, i, task):
 
 @njit(nogil=True, cache=True)
 def strike(line, first, columns):
-    """Take the gallery rows `columns` out of a line that begins at row `first`."""
+    """Set the gallery rows `columns` to -inf in a line that begins at row `first`."""
     for p in range(columns.shape[0]):
         b = columns[p] - first
         if 0 <= b < line.shape[0]:
@@ -204,7 +203,7 @@ def strike(line, first, columns):
 
 @njit(nogil=True, cache=True)
 def enter(keys, rows, value, row):
-    """Put `row` at its place, by `value`, in a list (W,)."""
+    """Insert `row` by its `value` in a list (W,)."""
     p = keys.shape[0] - 1
     while p > 0 and keys[p - 1] < value:
         keys[p], rows[p] = keys[p - 1], rows[p - 1]
@@ -214,7 +213,7 @@ def enter(keys, rows, value, row):
 
 @njit(nogil=True, cache=True)
 def list_line(line, first, i, lists):
-    """Enter the products `line` (W,) of query i with gallery rows from `first` on in the lists of the query."""
+    """Enter the products `line` (W,) of query i with gallery rows from `first` on in its lists."""
     for b in range(line.shape[0]):
         value, j = line[b], first + b
         if value <= lists.reach[i]:
@@ -245,7 +244,7 @@ def scan_line(line, first, i, task, space):
 
 @njit(nogil=True, cache=True)
 def space_for(width, task):
-    """Return scratch for lines of at most `width` entries: gallery rows, and a query read to its grid."""
+    """Return scratch for lines of at most `width` entries: gallery rows, and a query on its grid."""
     return np.empty(width, dtype=np.int32), np.empty(task.gallery.rows.shape[1])
 
 
@@ -253,7 +252,7 @@ def space_for(width, task):
 def scan_columns(tile, row, column, task):
     """Scan the columns of a tile, products with the gallery rows from `row` on, as lines of the queries from `column`.
 
-    They are copied CHUNK at a time; rows of the copy do not begin at equal places of a cache's sets.
+    Columns are copied CHUNK at a time. Rows of the copy are padded so that they fall into different sets of a cache.
     """
     space = space_for(tile.shape[0], task)
     lines = np.empty((CHUNK, tile.shape[0] + CHUNK), dtype=np.float32)
@@ -276,7 +275,7 @@ def scan_rows(tile, row, column, task):
 
 @njit(nogil=True, cache=True)
 def rescore(side, indices, similarity):
-    """Return exact keys (N,W), as `keys.keys`, of each row of a side with those at `indices`; -inf for none."""
+    """Write to `similarity` the exact keys (N,W) of each row of a side with the rows `indices`; -inf where it is -1."""
     x = np.empty(side.rows.shape[1])
     for i in range(indices.shape[0]):
         read_row(side.rows[i], side.steps[i], x)

@@ -1,12 +1,12 @@
-"""Similarity keys that are the same numbers whatever computes them, so that ranks are too.
+"""Compute similarity keys that are the same numbers on every engine, so that ranks are the same too.
 
 A floating-point dot product depends on the order of its additions, hence on the block shape, the number of threads and
-the library; near-ties then change places. Here each coordinate is first read to `BITS` binary places of a power of two
+the library; near-ties then change places. So each coordinate is first rounded to `BITS` binary places of a power of two
 not below its row's norm (1 for unit rows and rows in the unit ball). Products of two such numbers are whole multiples
-of one unit, every partial sum is bounded by the product of the norms (Cauchy-Schwarz), and so all sums fit the 53 bits
-of a float64: any order of additions, fused or not, gives the same, exact dot product. What is done with it afterwards
-is one fixed sequence of IEEE operations. Reading to 26 places moves a coordinate of a unit vector by at most 7.5e-9,
-less than float32 arithmetic does.
+of one unit, and the product of the norms bounds every partial sum (Cauchy-Schwarz), so all sums fit the 53 bits of a
+float64. Any order of additions, fused or not, then gives the same, exact dot product. The operations after it are one
+fixed sequence of IEEE operations. Rounding to 26 places moves a coordinate of a unit vector by at most 7.5e-9, less
+than float32 arithmetic does.
 
 Larger key = nearer. Keys are compared only within a query, so terms that depend on the query alone are dropped:
     cosine     x.y                                         (rows are unit vectors)
@@ -32,10 +32,10 @@ ROWS = 4096
 
 
 def steps_of(rows: Floats, distance: str) -> Doubles:
-    """Return how many steps of its grid make 1 (N,), for each of `rows` (N,M): a power of two.
+    """Return the number (N,) of grid steps per 1 for each of `rows` (N,M), a power of two.
 
-    Euclidean rows have 2^BITS steps up to a power of two that is not below their norm; others are at most 1 long. A
-    margin of 1e-7 keeps norms that are exact powers of two away from the step, where rounding would decide.
+    Euclidean rows have 2^BITS steps up to a power of two not below their norm; other rows are at most 1 long. For norms
+    that are exact powers of two, a margin of 1e-7 keeps rounding from choosing the power.
     """
     if distance != "euclidean":
         return np.full(len(rows), 2.0**BITS)
@@ -53,10 +53,10 @@ def on_grid(rows: Floats, steps: Doubles) -> Doubles:
 
 
 def float32_error(dim: int, distance: str) -> float:
-    """Bound on |float32 key - exact key| for rows of norm at most 1 + 1e-4 (Euclidean: in units of the largest norm).
+    """Bound |float32 key - exact key| for rows of norm at most 1 + 1e-4 (Euclidean: in units of the largest norm).
 
-    gamma_M (Higham 2002, section 3.1) for the product, in any summation order; 2^-BITS sqrt(M) for the reading to BITS
-    places.
+    The bound is the sum of gamma_M (Higham 2002, section 3.1) for the product, in any summation order, and
+    2^-BITS sqrt(M) for the rounding to BITS places.
     """
     gamma = dim * UNIT_ROUNDOFF / (1 - dim * UNIT_ROUNDOFF)
     reading = 2.0**-BITS * dim**0.5
@@ -65,7 +65,7 @@ def float32_error(dim: int, distance: str) -> float:
 
 
 def squared_norms(rows: Floats, steps: Doubles) -> Doubles:
-    """Return exact squared norms (N,) of `rows` (N,M) read to their grids, without a float64 copy of the whole."""
+    """Return exact squared norms (N,) of `rows` (N,M) on their grids, without a float64 copy of all rows."""
     result = np.empty(len(rows))
     for start in range(0, len(rows), ROWS):
         grid = on_grid(rows[start : start + ROWS], steps[start : start + ROWS])

@@ -1,16 +1,16 @@
-"""The match record: what is known of the answer to a query, beside what is known of its image.
+"""Make the match record: what one search tells of the answer to each query.
 
-The answer is the nearest gallery image by cosine, and its class. One exact search finds the K nearest; the nearest of
-another class is among them, or is looked for block by block. Where all images of a large set are asked among the
+The answer is the nearest gallery image by cosine, and its class. One exact search finds the K nearest. The nearest of
+another class is among them, or is searched for block by block. Where all images of a large set are asked among the
 others, one symmetric pass lists both and counts the ranks of the right answers (see `compiled`).
 
     nearest, nearest_class   row and class of the answer
-    cosine                   with the answer; higher = surer
+    cosine                   cosine with the answer; higher = surer
     gap                      cosine of the answer - cosine of the nearest image of another class; higher = surer
     disagreement             share of the k nearest whose class is not the answer's
-    entropy                  of the classes of the k nearest, in nats
+    entropy                  entropy of the classes of the k nearest, in nats
 
-Registered scores (`probmetric.trust.scores`) turn it, and what the method says of both images, into doubts.
+Registered scores (`probmetric.trust.scores`) turn the record, and what the method says of both images, into doubts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NEAREST = 10
 
 
 class GalleryRows(Mapping[str, Array]):
-    """Some rows (Q,) of a gallery's record, tensor name -> (N, ...); gathered where a tensor is asked for."""
+    """Hold some rows (Q,) of a gallery's record, tensor name -> (N, ...); a tensor is gathered when it is asked for."""
 
     def __init__(self, record: Mapping[str, Any], index: Ints) -> None:
         """Take rows `index` (Q,) of the tensors of `record`."""
@@ -55,15 +55,15 @@ class GalleryRows(Mapping[str, Array]):
         return gathered(values, self._index) if in_parts(values) else arrays.to_numpy(values)[self._index]
 
     def __contains__(self, name: object) -> bool:
-        """Whether the record has the tensor; gathers nothing."""
+        """Say whether the record has the tensor, without gathering it."""
         return name in self._record
 
     def __iter__(self) -> Iterator[str]:
-        """Names of the tensors."""
+        """Iterate over the names of the tensors."""
         return iter(self._record)
 
     def __len__(self) -> int:
-        """Number of tensors."""
+        """Return the number of tensors."""
         return len(self._record)
 
     def rows(self, kept: Bools | slice) -> GalleryRows:
@@ -73,15 +73,15 @@ class GalleryRows(Mapping[str, Array]):
 
 @dataclass(frozen=True)
 class Match:
-    """What one search found for Q queries.
+    """Hold what one search found for Q queries.
 
     Attributes:
-        similarity: cosines (Q,K) of the K nearest, descending.
-        indices: their gallery rows (Q,K).
-        classes: their classes (Q,K).
-        gap: (Q,) how much nearer the answer is than the nearest image of another class; None where all are of one.
-        query: tensor name -> (Q, ...): the record of the queries, such as uncertainty (Q,).
-        answer: tensor name -> (Q, ...): the record of the answers; read from the gallery's where it is asked for.
+        similarity: (Q,K) cosines of the K nearest, descending.
+        indices: (Q,K) gallery rows of the K nearest.
+        classes: (Q,K) classes of the K nearest.
+        gap: (Q,) cosine of the answer minus that of the nearest image of another class; None if there is one class.
+        query: tensor name -> (Q, ...): record of the queries, such as uncertainty (Q,).
+        answer: tensor name -> (Q, ...): record of the answers, read from the gallery's record when asked for.
     """
 
     similarity: Doubles
@@ -92,7 +92,7 @@ class Match:
     answer: Mapping[str, Array] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Number of queries Q."""
+        """Return the number of queries Q."""
         return len(self.similarity)
 
     def rows(self, kept: Bools | slice) -> Match:
@@ -104,7 +104,7 @@ class Match:
 
     @property
     def record(self) -> dict[str, Array]:
-        """The arrays (Q,) of the module docstring, by name; no gap in a gallery of one class."""
+        """The arrays (Q,) of the module docstring, by name; without `gap` in a gallery of one class."""
         values: dict[str, Array] = {
             "nearest": self.indices[:, 0],
             "nearest_class": self.classes[:, 0],
@@ -125,11 +125,11 @@ def match_record(
         gallery: (N,M) unit rows, or a list of arrays (n,M), as `search` takes them.
         gallery_labels: (N,) classes; images labelled -1 are junk, which is never found.
         k: neighbours that vote; fewer where the gallery is smaller.
-        self_index: (Q,) gallery row that is the query itself and is not to be found, -1 for none.
-        ignore: gallery rows that a query is not to find either, as `search` takes them.
+        self_index: (Q,) gallery row that is the query itself and must not be found, -1 for none.
+        ignore: further gallery rows that a query must not find, in a form that `search` takes.
 
     Raises:
-        ValueError: no labels, labels below -1, rows that are not unit vectors; names the entry.
+        ValueError: no labels, labels below -1, rows that are not unit vectors; the message names the entry.
 
     Examples:
         >>> rows = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
@@ -150,15 +150,15 @@ def find_match(
     self_index: Any = None,
     ignore: Any = None,
 ) -> Match:
-    """Return the match of the queries' record, with that of the gallery's images beside it.
+    """Return the match of queries in a gallery, with the records of the queries and of their answers.
 
     Args:
         query: tensor name -> (Q, ...), with `mean` (Q,M), unit rows.
-        gallery: tensor name -> (N, ...), with `mean` (N,M); of it the answers' rows are read.
+        gallery: tensor name -> (N, ...), with `mean` (N,M), from which the answers' rows are read.
         gallery_labels: (N,) classes, -1 for junk.
         k: neighbours that vote.
         self_index: (Q,) gallery row of each query, -1 for none.
-        ignore: gallery rows that a query is not to find either, as `search` takes them.
+        ignore: further gallery rows that a query must not find, in a form that `search` takes.
     """
     for name, sides in (("query", query), ("gallery", gallery)):
         arrays.check_mapping(sides, name, "mean")
@@ -184,7 +184,7 @@ def find_match(
 def match_among(
     record: Mapping[str, Any], labels: Any, *, ks: Sequence[int] = KS, k: int = NEAREST
 ) -> tuple[Match, dict[str, Doubles]]:
-    """Return match and per-query retrieval metrics of a set, each image asked among the others, from one pass.
+    """Ask each image of a set among the others; return match and per-query retrieval metrics from one pass.
 
     Args:
         record: tensor name -> (N, ...) of the images, with `mean` (N,M), unit rows.
@@ -220,8 +220,8 @@ def entropy(classes: Ints) -> Doubles:
 def match_of_lists(space: Search, listed: Nearest, others: Any = None) -> Match:
     """Return the match of queries whose nearest rows are `listed`, without records.
 
-    `space` holds the labels (N,) of the gallery; `others` (`compiled.Listed`), where they are given, the nearest row of
-    another class than each query's own, the queries being the gallery.
+    `space` holds the labels (N,) of the gallery. `others` (`compiled.Listed`) may be given where the queries are the
+    gallery; it holds the nearest row of another class than each query's own.
     """
     assert space.labels is not None
     rows, cosines = listed

@@ -1,4 +1,4 @@
-"""Retrieval metrics of embeddings, from one pass over all pairs (defined in `probmetric.metrics.ranked`)."""
+"""Compute the retrieval metrics of `probmetric.metrics.ranked` from one pass over all pairs."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def retrieval_metrics(
     ties: Ties = "pessimistic",
     normalize: bool = False,
 ) -> dict[str, float]:
-    """Return the retrieval metrics of `embeddings` (N,M), each the query once, against the others or a `gallery`.
+    """Return the retrieval metrics of `embeddings` (N,M), each row asked once among the others or in a `gallery`.
 
     Args:
-        embeddings: (N,M) queries, and the gallery too when `gallery` is None (self-retrieval: a row never finds
-            itself, decided by index, so that exact duplicates stay in play). CUDA tensors are searched where they are.
+        embeddings: (N,M) queries; also the gallery when `gallery` is None. Then a row never finds itself; this goes by
+            row number, so exact duplicates are still found. CUDA tensors are searched on their device.
         labels: (N,) integers from 0; rows with equal labels are each other's positives.
-        gallery: (G,M) what is searched, if not the queries themselves.
+        gallery: (G,M) rows to search, if they are not the queries themselves.
         gallery_labels: (G,) labels of the gallery; -1 for junk, which is neither right nor wrong.
         positives: instead of labels: a bool array or SciPy sparse matrix (N,G), an integer array (P,2) of pairs of
             query and gallery row, or a list of gallery rows for each query.
@@ -48,12 +48,12 @@ def retrieval_metrics(
             function (queries (B,M), gallery (G,M)) -> distances (B,G).
         ks: cutoffs of recall and precision.
         ties: a negative exactly as near as a positive ranks before it ("pessimistic"), after it
-            ("optimistic"), or the metric is averaged over all orders of the tied ("expected").
+            ("optimistic"), or the metric is averaged over all orders of tied answers ("expected").
         normalize: divide rows by their norms first.
 
     Returns:
-        Flat dict of the metrics of `probmetric.metrics.ranked`, means over queries that have a positive (`summarize`
-        has the other convention); NaN where there is none.
+        Flat dict of the metrics of `probmetric.metrics.ranked`: means over queries that have a positive (`summarize`
+        can also count the others as 0), NaN where no query has one.
 
     Examples:
         >>> import numpy as np
@@ -82,10 +82,10 @@ def retrieval_per_query(
     ties: Ties = "pessimistic",
     **options: Unpack[SearchOptions],
 ) -> dict[str, Doubles]:
-    """Return the metrics of `retrieval_metrics` for each query, (N,) arrays, with `positives` (N,), their number.
+    """Return the metrics of `retrieval_metrics` for each query (N,), with the number of its `positives` (N,).
 
-    Arguments are those of `retrieval_metrics`. A query without positives has 0 everywhere. Use it for paired tests
-    and bootstrap intervals over queries, and as correctness in `sparsification`.
+    Arguments are those of `retrieval_metrics`. A query without positives has 0 everywhere. Use the arrays for paired
+    tests and bootstrap intervals over queries, and `recall_at_1` as correctness in `sparsification`.
 
     Examples:
         >>> points = [[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.6, 0.8]]
@@ -99,10 +99,10 @@ def retrieval_per_query(
 
 
 def checked_cutoffs(ks: Any) -> tuple[int, ...]:
-    """Return cutoffs, each once.
+    """Return the cutoffs, each once.
 
     Raises:
-        ValueError: they are no sequence of integers from 1 up.
+        ValueError: `ks` is not a sequence of integers from 1 up.
     """
     if not np.iterable(ks) or isinstance(ks, str | bytes | Mapping):
         raise ValueError(f"ks is {ks!r}; expected a sequence of integers, such as {KS}.")

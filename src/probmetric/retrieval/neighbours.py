@@ -1,10 +1,10 @@
-"""Nearest neighbours by cosine, exact: for search, votes, figures and the match record.
+"""Find exact nearest neighbours by cosine, for search, votes, figures and the match record.
 
-Blocks of the gallery are multiplied in float32, as they lie in memory or are mapped from disk. Of each query the
-k best and some to spare are kept and put in order by their exact keys (see `keys`), equal ones by ascending row.
-What is not listed is at most float32's error above the last of the list; a query whose list this does not prove right
-is searched again by the exact keys of all rows. Tensors on a GPU are multiplied there, and large sets asked among
-themselves by the compiled engine: both give the same lists.
+Blocks of the gallery, in memory or mapped from disk, are multiplied in float32. For each query the k best and a few
+more are kept and ordered by their exact keys (see `keys`), equal ones by ascending row. The key of a row outside the
+list is at most float32's error above the last float32 key in it. A query whose list this does not prove right is
+searched again by the exact keys of all rows. Tensors on a GPU are multiplied there; the compiled engine searches large
+sets among themselves. Both give the same lists.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LONGEST_LIST = 64
 
 
 class Nearest(NamedTuple):
-    """Gallery `rows` (Q,k) and their `cosines` (Q,k), nearest first, equal ones by ascending row."""
+    """Hold gallery `rows` (Q,k) and their `cosines` (Q,k), nearest first, equal ones by ascending row."""
 
     rows: Ints
     cosines: Doubles
@@ -49,18 +49,18 @@ def search(
 
     Args:
         queries: (Q,M) unit rows.
-        gallery: (N,M) unit rows: an array, a tensor on a GPU, a memory map, which is read a block at a time, or a list
-            of these (n,M), numbered through. Rows of float16 or int8 (n,M) are directions: their norms do not matter.
-            None asks the queries among themselves, each of the others.
+        gallery: (N,M) unit rows: an array, a tensor on a GPU, a memory map (read in blocks), or a list of these (n,M)
+            with rows numbered through. Rows of float16 or int8 are directions: their norms do not matter. None asks
+            each query among the others.
         k: length of the lists.
-        self_index: (Q,) gallery row that is the query itself and is not to be found, -1 for none.
-        ignore: gallery rows that a query is not to find either: (Q,N) bool, a SciPy sparse matrix (Q,N), an integer
+        self_index: (Q,) gallery row that is the query itself and must not be found, -1 for none.
+        ignore: further gallery rows that a query must not find: (Q,N) bool, a SciPy sparse matrix (Q,N), an integer
             array (P,2) of pairs of query and gallery row, or a list of gallery rows for each query.
         normalize: divide rows by their norms first.
 
     Raises:
-        ValueError: k that is not 1 to the number of rows that every query can find, rows that are not finite or no unit
-            vectors, dimensions that differ.
+        ValueError: k is below 1 or above the number of rows that every query can find, a row is not finite or not a
+            unit vector, or dimensions differ.
 
     Examples:
         >>> points = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
@@ -83,7 +83,7 @@ def search(
 
 
 def nearest(space: Search, k: int) -> Nearest:
-    """Return the k nearest of a search, whose arrays are checked; a large set among itself by compiled code."""
+    """Return the k nearest of a checked search; compiled code searches a large set among itself."""
     check_k(k, space.struck, space.parts)
     among, large = space.parts[0] is space.queries, len(space.queries) ** 2 >= COMPILED_FROM
     if among and large and k <= LONGEST_LIST and has_kernels():
@@ -92,7 +92,7 @@ def nearest(space: Search, k: int) -> Nearest:
 
 
 def check_k(k: int, struck: SparseRelation, parts: list[Array]) -> None:
-    """Raise a ValueError where a query cannot find so many rows."""
+    """Raise a ValueError where a query cannot find k rows."""
     count = sum(map(len, parts))
     available = count - int(struck.counts.max())
     if available < 1:
@@ -101,18 +101,18 @@ def check_k(k: int, struck: SparseRelation, parts: list[Array]) -> None:
 
 
 def settled(search: Search, listed: Any) -> Nearest:
-    """Return what compiled lists hold (`compiled.Listed`), each query that they do not prove searched again."""
+    """Return the contents of compiled lists (`compiled.Listed`); queries that are not sure are searched again."""
     search.search_again(np.flatnonzero(~listed.sure), listed.rows, listed.cosines)
     return Nearest(listed.rows, listed.cosines)
 
 
 def in_parts(gallery: Any) -> bool:
-    """Whether a gallery is a list of arrays (n,M), whose rows are numbered through."""
+    """Say whether a gallery is a list of arrays (n,M), whose rows are numbered through."""
     return isinstance(gallery, list | tuple) and len(gallery) > 0 and getattr(gallery[0], "ndim", 0) == 2
 
 
 def parts_of(gallery: Any, dim: int, normalize: bool = False) -> list[Array]:
-    """Return the gallery as arrays (n,M); rows on disk stay there and are checked where they are found."""
+    """Return the gallery as arrays (n,M); rows on disk stay there, and are checked when a search finds them."""
     if isinstance(gallery, np.memmap) or (isinstance(gallery, np.ndarray) and gallery.dtype in STORED):
         gallery = [gallery]
     parts = list(gallery) if in_parts(gallery) else [numpy_rows(gallery, "gallery", normalize=normalize)]
@@ -129,10 +129,10 @@ def parts_of(gallery: Any, dim: int, normalize: bool = False) -> list[Array]:
 
 @dataclass(frozen=True)
 class Search:
-    """One search: unit queries (Q,M), the gallery's `parts` (n,M), and the rows `struck` that a query is not to find.
+    """Search the gallery's `parts` (n,M) for unit `queries` (Q,M), without the rows `struck` of each query.
 
-    Where `classes` (Q,) are given, these are also rows of this class by their `labels` (N,). Rows of the parts are
-    divided by their norms to `normalize` them.
+    If `classes` (Q,) are given, a query also leaves out the rows whose `labels` (N,) equal its class. `normalize`
+    divides rows of the parts by their norms.
     """
 
     queries: Floats
@@ -143,7 +143,7 @@ class Search:
     normalize: bool = False
 
     def nearest(self, k: int) -> Nearest:
-        """Return the k nearest: candidates in order of their exact keys, searched again where these may lack one."""
+        """Return the k nearest: candidates ordered by exact keys, searched again where one may be missing."""
         rows, rough = self._listed(np.arange(len(self.queries)), k + SPARE, exact=False)
         cosines, ordered = np.empty((len(rows), k)), np.empty((len(rows), k), dtype=np.int64)
         step = max(1, CELLS // (self.queries.shape[1] * rows.shape[1]))
@@ -158,14 +158,14 @@ class Search:
         return Nearest(ordered, cosines)
 
     def search_again(self, which: Ints, rows: Ints, cosines: Doubles) -> None:
-        """Replace the lists `rows` and `cosines` (Q,k) of the queries numbered `which` by those of all exact keys."""
+        """Replace lists `rows` and `cosines` (Q,k) of the queries `which` by a search with exact keys of all rows."""
         if len(which):
             rows[which], cosines[which] = self._listed(which, rows.shape[1], exact=True)
 
     def _listed(self, which: Ints, width: int, exact: bool) -> tuple[Ints, Doubles]:
-        """Return rows (B,W) nearest to the queries `which` (B,) and their products, descending; -1, -inf for none.
+        """Return the rows (B,W) nearest to the queries `which` (B,), and their products, descending; -1, -inf for none.
 
-        Products are exact keys, equal ones by ascending row, or float32 ones.
+        Products are exact keys, with equal ones by ascending row, or float32 products.
         """
         rows, products = np.full((len(which), width), -1), np.full((len(which), width), -np.inf)
         for first, block in self._blocks():
@@ -184,7 +184,7 @@ class Search:
         return rows, products
 
     def _blocks(self) -> Iterator[tuple[int, Floats]]:
-        """Yield the number of the first row and the rows (B,M) of every block, in order."""
+        """Yield the first row's number and the rows (B,M) of every block, in order."""
         first = 0
         for part in self.parts:
             for start in range(0, len(part), BLOCK_ROWS):
@@ -192,7 +192,7 @@ class Search:
             first += len(part)
 
     def _strike(self, products: Array, which: Ints, first: int) -> None:
-        """Take what the queries `which` (B,) are not to find out of their `products` (B,G), columns from `first` on."""
+        """Set `products` (B,G), columns from `first` on, to -inf where the queries `which` (B,) must not find them."""
         owner, columns = self.struck.of(which)
         here = (columns >= first) & (columns < first + products.shape[1])
         products[owner[here], columns[here] - first] = -np.inf
@@ -215,10 +215,10 @@ def as_read(rows: Array, normalize: bool = False) -> Floats:
 
 
 def gathered(parts: Sequence[Array], rows: Ints, normalize: bool = False) -> Floats:
-    """Return the rows (K,M) with these numbers, through all parts.
+    """Return the `rows` (K,M) with these numbers, counted through all parts.
 
     Raises:
-        ValueError: one of them is no unit vector.
+        ValueError: a row is not a unit vector.
     """
     listed = np.empty((len(rows), parts[0].shape[1]), dtype=np.float32)
     first = 0
@@ -233,7 +233,7 @@ def gathered(parts: Sequence[Array], rows: Ints, normalize: bool = False) -> Flo
 def _enter(products: Array, first: int, rows: Ints, listed: Doubles) -> None:
     """Enter products (B,G) with the gallery rows from `first` on in the lists `rows` and `listed` (B,W).
 
-    Of equal products those of lower rows stay.
+    Of equal products, those with lower rows stay.
     """
     width = listed.shape[1]
     for query in np.flatnonzero(products.max(axis=1) > listed[:, -1]):

@@ -1,4 +1,4 @@
-"""One retrieval task, checked."""
+"""Check the arguments of one retrieval task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JUNK = -1
 
 
 class SearchOptions(TypedDict, total=False):
-    """Arguments of `retrieval_metrics` that say what is searched, and how."""
+    """Hold the arguments of `retrieval_metrics` that say what is searched, and how."""
 
     gallery: Any
     gallery_labels: Any
@@ -31,7 +31,7 @@ class SearchOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Problem:
-    """What is searched (Q,M), in what (N,M), what counts as right, and what a query is not to find, as itself."""
+    """Hold queries (Q,M), gallery (N,M), which rows are right, and rows that a query must not find, such as itself."""
 
     queries: Floats
     gallery: Floats
@@ -42,7 +42,7 @@ class Problem:
 
 
 def build_problem(embeddings: Any, labels: Any = None, **options: Unpack[SearchOptions]) -> Problem:
-    """Check the arguments of `retrieval_metrics` and put them together; CUDA tensors are searched on the GPU."""
+    """Check the arguments of `retrieval_metrics` and make a problem of them; CUDA tensors are searched on the GPU."""
     distance, normalize = options.get("distance", "cosine"), options.get("normalize", False)
     gallery, gallery_labels = options.get("gallery"), options.get("gallery_labels")
     self_index, positives = options.get("self_index"), options.get("positives")
@@ -70,7 +70,7 @@ def build_problem(embeddings: Any, labels: Any = None, **options: Unpack[SearchO
 
 
 def check_distance(distance: Distance) -> None:
-    """Raise a ValueError if `distance` is neither a known name nor a function."""
+    """Raise a ValueError if `distance` is not a known name or a function."""
     if callable(distance) or distance in NAMES:
         return
     raise ValueError(
@@ -94,15 +94,15 @@ def numpy_rows(values: Any, name: str, distance: Distance = "cosine", *, normali
 
 
 def struck_rows(self_index: Any, ignore: Any, shape: tuple[int, int]) -> SparseRelation:
-    """Return the gallery rows that each query is not to find: itself, and those to be ignored.
+    """Return the gallery rows that each query must not find: itself, and rows to ignore.
 
     Args:
         self_index: (Q,) gallery row that is the query, -1 for none, or None.
-        ignore: (Q,N) bool, or rows in one of the forms of `sparse_relation`, or None.
+        ignore: (Q,N) bool, or rows in a form of `sparse_relation`, or None.
         shape: numbers of queries and gallery rows.
 
     Raises:
-        ValueError: another shape or type, or a row that is not in the gallery.
+        ValueError: wrong shape or type, or a row that is not in the gallery.
     """
     index = np.full(shape[0], -1) if self_index is None else arrays.to_numpy(self_index)
     if index.shape != shape[:1] or index.dtype.kind not in "iu" or not -1 <= index.min() <= index.max() < shape[1]:
@@ -118,7 +118,7 @@ def struck_rows(self_index: Any, ignore: Any, shape: tuple[int, int]) -> SparseR
 
 
 def _labels(labels: Any, gallery_labels: Any, same: bool, shape: tuple[int, int]) -> tuple[Ints, Ints]:
-    """Return the labels (Q,) of the queries and those (N,) of the gallery, `JUNK` where an image counts for nothing."""
+    """Return the labels (Q,) of the queries and (N,) of the gallery, `JUNK` for an image that counts for nothing."""
     if labels is None:
         raise ValueError("labels is None and no positives are given; pass one of them.")
     if same == (gallery_labels is not None):
@@ -133,7 +133,7 @@ def gallery_classes(values: Any, count: int) -> Ints:
     """Return the labels (N,) of a gallery of `count` images: integers from 0, or `JUNK`.
 
     Raises:
-        ValueError: another shape, a smaller number, or all junk.
+        ValueError: wrong shape, a number below `JUNK`, or all junk.
     """
     classes = arrays.labels_of(values, count, "gallery_labels", "the gallery", least=JUNK)
     if (classes == JUNK).all():

@@ -1,11 +1,10 @@
-"""Ranks of the right answers, which is all that retrieval metrics need.
+"""Count the ranks of right answers, which are all that retrieval metrics need.
 
-For each right answer p of a query two numbers are counted over its wrong answers n: `above` = #{key(n) > key(p)} and
-`tied` = #{key(n) = key(p)}. With the right answers of a query in descending order, the rank of the j-th is
-j + above + tied if ties go against the system (pessimistic), j + above if they go for it. No neighbour list is sorted
-or stored.
+For each right answer p of a query two numbers are counted over the query's wrong answers n: `above` =
+#{key(n) > key(p)} and `tied` = #{key(n) = key(p)}. With right answers in descending order, the rank of the j-th is
+j + above + tied if ties go against the system (pessimistic), else j + above. No neighbour list is sorted or stored.
 
-The compiled engine takes large problems, torch takes CUDA tensors, NumPy the rest. All give the same counts.
+The compiled engine takes large problems, torch takes CUDA tensors, NumPy takes the rest. All give the same counts.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from probmetric.retrieval.keys import Distance, float32_error, keys, on_grid, sq
 from probmetric.retrieval.problem import FILTERED_DISTANCES, Problem
 
 BLOCK_BYTES = 32 << 20
-# Pairs from which a search takes longer than loading numba does (the first compiles for 25 s), and right answers of a
-# query up to which it pays.
+# Pairs from which a search takes longer than loading numba (its first use compiles for 25 s), and most right answers of
+# a query with which compiled code is faster.
 COMPILED_FROM, COMPILED_POSITIVES = 1 << 25, 512
 SAMPLE, UNDECIDED = 256, 1 / 16
 
@@ -41,14 +40,14 @@ def ranks(problem: Problem) -> Iterator[Counts]:
 
 
 def engine(name: str) -> Any:
-    """Import an engine where it is needed: torch and numba take a second to load."""
+    """Import an engine when it is needed: torch and numba take a second to load."""
     return importlib.import_module(f"probmetric.retrieval.{name}")
 
 
 def compiles(problem: Problem) -> bool:
-    """Whether the compiled engine takes this problem: a large one, by cosine or Euclidean distance.
+    """Say whether the compiled engine takes this problem: a large one, by cosine or Euclidean distance.
 
-    Where float32 leaves too much undecided, as in a collapsed embedding, float64 products of all pairs are faster.
+    Where float32 leaves too many pairs undecided, as in a collapsed embedding, float64 products of all are faster.
     """
     queries, pairs = len(problem.queries), len(problem.queries) * len(problem.gallery)
     few = problem.relation.counts.sum() <= COMPILED_POSITIVES * queries
@@ -57,7 +56,7 @@ def compiles(problem: Problem) -> bool:
 
 
 def undecided(problem: Problem) -> float:
-    """Return the share of pairs, of some queries and rows, that float32 cannot tell from a right answer."""
+    """Return the share of a sample of pairs that float32 cannot tell from a right answer."""
     distance, some = problem.distance, problem.gallery[:: max(1, len(problem.gallery) // SAMPLE)]
     queries = np.flatnonzero(problem.relation.counts)
     queries = queries[:: max(1, len(queries) // SAMPLE)]
@@ -78,7 +77,7 @@ def _rough_keys(query: Floats, rows: Floats, distance: Distance) -> Doubles:
 
 @functools.cache
 def has_kernels() -> bool:
-    """Whether the compiled engine loads: numba is installed, and has a folder to keep what it compiles."""
+    """Say whether the compiled engine loads: numba is installed and has a folder for its compiled code."""
     try:
         engine("compiled")
     except (ImportError, RuntimeError):
@@ -87,7 +86,7 @@ def has_kernels() -> bool:
 
 
 def numpy_counts(problem: Problem, block: int | None = None) -> Iterator[Counts]:
-    """Yield counts from the exact keys of a block of queries, by a float64 matrix product; O(block x N) memory."""
+    """Yield counts from exact keys of a block of queries, by a float64 matrix product; O(block x N) memory."""
     total, width = len(problem.queries), len(problem.gallery)
     block = block or max(1, BLOCK_BYTES // (8 * width))
     key_block = key_function(problem)
@@ -97,7 +96,7 @@ def numpy_counts(problem: Problem, block: int | None = None) -> Iterator[Counts]
 
 
 def key_function(problem: Problem) -> Callable[[int, int], Doubles]:
-    """Return the function (start, stop) -> keys (stop-start,N) of those queries."""
+    """Return the function (start, stop) -> keys (stop-start,N) of queries start..stop-1."""
     distance, queries, gallery = problem.distance, problem.queries, problem.gallery
     if not isinstance(distance, str):
         return lambda start, stop: _user_keys(distance, queries[start:stop], gallery)

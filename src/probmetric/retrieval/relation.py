@@ -1,9 +1,9 @@
-"""Which gallery rows are right answers to which query, and which it is not to find.
+"""Say which gallery rows are right answers to a query, and which rows it must not find.
 
-Right answers come in two forms: equal labels, and a sparse relation given outright (place recognition calls an image
-within 25 m a match, which is no equivalence and has no labels). Both hand out the pairs of a run of queries at a time,
-so that the pairs of a data set with few, large classes are never all in memory. A query that is itself a row of the
-gallery is struck out by its row number, never by its position in a sorted list; so is what is to be ignored.
+Right answers come from equal labels or from a sparse relation (in place recognition an image within 25 m is right, so
+there are no classes). Both give the pairs of a run of queries at a time, so that the pairs of a data set with few,
+large classes are never all in memory. The query's own row and rows to ignore are struck out by their numbers, never by
+their position in a sorted list.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from probmetric.metrics.arrays import Ints, to_numpy
 
 
 class SparseRelation:
-    """Pairs listed one by one: queries (P,) and gallery rows (P,), less those of `struck`; `counts` (Q,) of them."""
+    """Hold listed pairs of queries (P,) and gallery rows (P,) without those of `struck`; `counts` (Q,) per query."""
 
     def __init__(
         self, queries: Ints, columns: Ints, shape: tuple[int, int], struck: SparseRelation | None = None
@@ -34,13 +34,13 @@ class SparseRelation:
         return self.offsets[start : stop + 1] - first, self.columns[first:last]
 
     def among(self, kept: Ints) -> SparseRelation:
-        """Return the pairs with the gallery rows `kept` (K,), ascending, which are numbered anew."""
+        """Return the pairs with the gallery rows `kept` (K,), ascending, which get new numbers."""
         place = np.searchsorted(kept, self.columns).clip(max=len(kept) - 1)
         here = kept[place] == self.columns
         return SparseRelation(self.queries[here], place[here], (len(self.counts), len(kept)))
 
     def of(self, which: Ints) -> tuple[Ints, Ints]:
-        """Positions in `which` (B,), queries in any order, and gallery rows of all their pairs."""
+        """Return positions in `which` (B,), queries in any order, and gallery rows of all their pairs."""
         counts = self.counts[which]
         ends = np.cumsum(counts)
         within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
@@ -48,7 +48,7 @@ class SparseRelation:
 
 
 class LabelRelation:
-    """Gallery rows with the query's label, less those of `struck`; `counts` (Q,) of them."""
+    """Find gallery rows with the query's label, without those of `struck`; `counts` (Q,) per query."""
 
     def __init__(self, labels: Ints, gallery_labels: Ints, struck: SparseRelation) -> None:
         self._order = np.argsort(gallery_labels, kind="stable")
@@ -79,7 +79,7 @@ def sparse_relation(
     """Make a relation of a SciPy sparse matrix or bool array (Q,N), index pairs (P,2), or rows for each query.
 
     Raises:
-        ValueError: another shape, or a row that there is not; names the argument `name` and the entry.
+        ValueError: wrong shape, or a row that does not exist; the message has the argument `name` and the entry.
     """
     if hasattr(values, "tocoo"):
         if tuple(values.shape) != shape:

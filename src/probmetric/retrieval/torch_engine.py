@@ -1,7 +1,7 @@
-"""The search engine for GPUs: exact keys of a block of queries by float64 products, sorted there.
+"""Search on GPUs: exact keys of a block of queries come from float64 products and are sorted on the GPU.
 
-Products of rows on their grids (see `keys`) are exact in float64 in any order of their additions, hence on every
-device; neither TF32 nor autocast touches them. Ranks and lists are those of the engines for CPUs, to the last one.
+Products of rows on their grids (see `keys`) are exact in float64 in any order of additions, hence on every device;
+TF32 and autocast do not affect them. Ranks and lists equal those of the engines for CPUs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def torch_counts(problem: Problem, block: int | None = None) -> Iterator[Counts]
 
 
 def torch_nearest(problem: Problem, k: int) -> tuple[Ints, Doubles]:
-    """Return rows (Q,k) and cosines (Q,k) of the nearest by cosine; equal ones by row."""
+    """Return rows (Q,k) and cosines (Q,k) of the nearest by cosine, equal ones by row."""
     exact, total = _Keys(problem), len(problem.queries)
     rows, cosines = np.empty((total, k), dtype=np.int64), np.empty((total, k))
     for start in range(0, total, exact.rows_at_a_time):
@@ -44,7 +44,7 @@ def torch_nearest(problem: Problem, k: int) -> tuple[Ints, Doubles]:
 
 
 class _Keys:
-    """Exact keys of the queries of a problem, on the GPU (without one on the CPU)."""
+    """Compute exact keys of the queries of a problem, on the GPU if there is one."""
 
     def __init__(self, problem: Problem) -> None:
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -56,7 +56,7 @@ class _Keys:
 
     @torch.no_grad()
     def of(self, start: int, stop: int) -> Tensor:
-        """Return the keys (stop-start,N) of these queries, those of `keys.keys`."""
+        """Return the keys (stop-start,N) of queries start..stop-1, equal to those of `keys.keys`."""
         part = self._queries[start:stop]
         products = torch.from_numpy(on_grid(part, steps_of(part, self._distance))).to(self._device) @ self._gallery.T
         return products if self._distance == "cosine" else products - self._norms / 2

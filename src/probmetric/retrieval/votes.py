@@ -1,9 +1,9 @@
-"""Evaluation of sampled embeddings: S draws per image, (N,S,M).
+"""Evaluate sampled embeddings (N,S,M), S draws per image.
 
-Retrieval calibration (paper 003): for each s the nearest neighbour of every image is looked up among the s-th samples
-of all images; the prediction is the most frequent label among the S neighbours (ties: the lowest label) and its share
-is the confidence. Queries without positives are left out, as everywhere. One (N,M) set is searched at a time and only
-labels are kept, so memory is that of one search.
+Retrieval calibration (paper 003): for each s, the nearest neighbour of every image is found among the s-th samples of
+all images. The prediction is the most frequent label of the S neighbours (ties: the lowest label), and its share is the
+confidence. Queries without positives are left out. One (N,M) set is searched at a time and only labels are kept, so
+memory is that of one search.
 
 Sampled retrieval (paper 002): the retrieval metrics of each sample set, averaged over the S sets.
 """
@@ -25,7 +25,7 @@ BINS = 10
 
 
 def neighbour_votes(samples: Any, labels: Any) -> tuple[Ints, Doubles]:
-    """Return the label (N,) that most nearest neighbours agree on, and the share (N,) that does, of `samples` (N,S,M).
+    """Return the label (N,) with most votes of nearest neighbours in `samples` (N,S,M), and its share (N,) of votes.
 
     Examples:
         >>> samples = [[[1.0, 0.0], [1.0, 0.1]], [[1.0, 0.1], [1.0, 0.0]], [[0.0, 1.0], [0.9, 0.1]]]
@@ -59,16 +59,16 @@ def retrieval_votes(samples: Any, labels: Any) -> tuple[Doubles, Bools]:
 
 
 def with_partner(labels: Any) -> Bools:
-    """Return which images (N,) with these `labels` have another of their class."""
+    """Return which images (N,) with these `labels` have another image of their class."""
     _, numbers, counts = np.unique(arrays.to_numpy(labels), return_inverse=True, return_counts=True)
     return np.asarray(counts[numbers] > 1)
 
 
 def vote_reliability(confidence: Doubles, correct: Bools) -> tuple[dict[str, float], Reliability]:
-    """Return `retrieval_ece` of votes (A,), as published too, and the reliability diagram behind it.
+    """Return `retrieval_ece` and `retrieval_ece_as_published` of votes (A,), and their reliability diagram.
 
-    Ten bins of equal width, L1; lower is better. `retrieval_ece_as_published` leaves the last bin open, as paper 003's
-    code does, and thereby drops every unanimous vote (NaN if all are).
+    There are ten bins of equal width, L1; lower is better. `retrieval_ece_as_published` leaves the last bin open, as
+    paper 003's code does, and so drops every unanimous vote (NaN if all are unanimous).
     """
     diagram = reliability(confidence, correct, bins=BINS, scheme="equal_width")
     published = float("nan")

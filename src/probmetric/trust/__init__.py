@@ -1,4 +1,4 @@
-"""Whether an answer is right, and how often one is wrong who acts on it: scores, P(right), certificates, monitor."""
+"""Say whether an answer is right, and how often answers are wrong: scores, P(right), certificates, monitor."""
 
 from __future__ import annotations
 

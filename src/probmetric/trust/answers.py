@@ -1,6 +1,6 @@
-"""Answers of a gallery: match record, scores and truth of every query, and what they say about trust.
+"""Collect the answers of a gallery: match record, scores and truth of every query, and metrics of trust.
 
-Queries without a positive in the gallery cannot be answered: they are recorded (`asked` 0) and left out of all numbers.
+Queries without a positive in the gallery have no right answer: they are recorded (`asked` 0) and left out of metrics.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ LEAST = 2
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers to Q queries.
+    """Hold the answers to Q queries.
 
     Attributes:
-        match: what the search found.
+        match: result of the search.
         doubts: score -> doubt (Q,), higher = less sure.
-        own: own uncertainty of the queries' images (Q,).
-        label: class of each query (Q,), -1 for strangers.
-        right: whether the answer is right (Q,); of images exactly as near the first decides in a gallery that is asked,
-            and a wrong one among the others.
-        asked: whether the query has a positive in the gallery (Q,).
+        own: (Q,) own uncertainty of each query's image.
+        label: (Q,) class of each query, -1 for strangers.
+        right: (Q,) whether the answer is right. Of images exactly as near, the first decides in a gallery; if images
+            are asked among the others, a wrong one decides.
+        asked: (Q,) whether the query has a positive in the gallery.
         retrieval: retrieval metrics of each query, as of `retrieval_per_query`; empty where a gallery was asked.
     """
 
@@ -50,17 +50,17 @@ class Answers:
 
     @property
     def mixed(self) -> bool:
-        """Whether some of the answers are right and some wrong, so that they can be told apart."""
+        """Whether some answers are right and some are wrong, so that a score can separate them."""
         return 0 < self.right[self.asked].sum() < self.asked.sum()
 
     @property
     def told_apart(self) -> bool:
-        """Whether they can be, by maps that are fitted to some classes and judged on others."""
+        """Whether maps that are fitted to some classes and judged on others can separate right and wrong answers."""
         return self.mixed and len(np.unique(self.label[self.asked])) >= LEAST
 
     @property
     def free(self) -> dict[str, Doubles]:
-        """The doubts that cost nothing."""
+        """The doubts that every search returns."""
         return {name: values for name, values in self.doubts.items() if name in scores.free_scores()}
 
     @property
@@ -69,7 +69,7 @@ class Answers:
         return {"own": self.own} | {name: values for name, values in self.doubts.items() if name not in self.free}
 
     def rows(self, kept: Bools) -> Answers:
-        """Return those of the answers that are `kept` (Q,)."""
+        """Return the answers that are `kept` (Q,)."""
         return Answers(
             self.match.rows(kept),
             {name: values[kept] for name, values in self.doubts.items()},
@@ -88,9 +88,9 @@ class Answers:
 
 
 def among_others(record: Mapping[str, Any], labels: Any, ks: Sequence[int] = ()) -> Answers:
-    """Ask every image of a `record`, name -> (N, ...), among the others; `labels` (N,).
+    """Ask every image of a `record`, name -> (N, ...), with `labels` (N,), among the others.
 
-    The retrieval metrics come from the same pass, with recall and precision at 1 and at the cutoffs `ks`.
+    The same pass gives the retrieval metrics, with recall and precision at 1 and at the cutoffs `ks`.
     """
     match, retrieval = match_among(_kept(record), labels, ks=(1, *ks))
     answers = _answers(match, arrays.to_numpy(labels), retrieval["recall_at_1"] == 1, retrieval["positives"] > 0)
@@ -98,10 +98,10 @@ def among_others(record: Mapping[str, Any], labels: Any, ks: Sequence[int] = ())
 
 
 def some_among_others(record: Mapping[str, Any], labels: Any, rows: Ints, ignore: Any = None) -> Answers:
-    """Ask the images at `rows` (Q,) of a `record`, name -> (N, ...), among the others; `labels` (N,).
+    """Ask the images at `rows` (Q,) of a `record`, name -> (N, ...), with `labels` (N,), among the others.
 
-    `ignore` (P,2) are pairs of query and row that is not to be found, such as a copy. A wrong answer exactly as near as
-    a right one counts before it.
+    `ignore` (P,2) holds pairs of a query and a row that it must not find, such as a copy. A wrong answer exactly as
+    near as a right one ranks before it.
     """
     classes, pairs = arrays.to_numpy(labels), np.empty((0, 2), dtype=np.int64) if ignore is None else ignore
     queries = {name: values[rows] for name, values in _kept(record).items()}
@@ -116,16 +116,16 @@ def some_among_others(record: Mapping[str, Any], labels: Any, rows: Ints, ignore
 def asked_in(
     record: Mapping[str, Any], labels: Any, gallery: Mapping[str, Any], gallery_labels: Any, *, ignore: Any = None
 ) -> Answers:
-    """Ask the images of a `record` in a gallery; both name -> (N, ...), with labels (N,), -1 for none of its classes.
+    """Ask the images of a `record` in a gallery; both are name -> (N, ...), with labels (N,), -1 for strangers.
 
-    An answer is right if its class is the query's; a query whose class is not in the gallery is `asked` nothing, and
-    wrong whatever it is answered. What a query is not to find, `ignore`, is said as to `search`.
+    An answer is right if its class is the query's. A query whose class is not in the gallery is not `asked`, and every
+    answer to it is wrong. `ignore` names rows that a query must not find, in a form that `search` takes.
     """
     return answers_of(find_match(_kept(record), _kept(gallery), gallery_labels, ignore=ignore), labels, gallery_labels)
 
 
 def answers_of(match: Match, labels: Any, gallery_labels: Any) -> Answers:
-    """Return the answers that a `match` of queries with `labels` (Q,) gives; right is said as by `asked_in`."""
+    """Return the answers that a `match` gives to queries with `labels` (Q,), right by the rule of `asked_in`."""
     truth = arrays.to_numpy(labels).astype(np.int64)
     return _answers(match, truth, match.classes[:, 0] == truth, np.isin(truth, arrays.to_numpy(gallery_labels)))
 
@@ -139,7 +139,7 @@ def _answers(match: Match, label: Ints, right: Bools, asked: Bools) -> Answers:
 
 
 def p_right_of(answers: Mapping[str, Answers]) -> PRight | None:
-    """Fit the map from free scores to P(right) on the validation classes; None where these cannot tell."""
+    """Fit the map from free scores to P(right) on validation classes; None if all their answers are right or wrong."""
     val, test = answers.get("val"), answers.get("test")
     if val is None or test is None or not val.mixed:
         return None
@@ -156,11 +156,11 @@ def error_aurocs(answers: Answers) -> dict[str, float]:
 
 
 def stranger_aurocs(familiar: Answers, strangers: Answers) -> dict[str, float]:
-    """Compare every doubt of answers to `familiar` queries, those that are `asked`, with that of answers to strangers.
+    """Compare every doubt of answers to strangers with that of answers to `familiar` queries that are `asked`.
 
     Returns:
-        `auroc_<score>`, strangers against familiar ones; `scod_auroc[_<score>]`, strangers and wrong answers against
-        right ones.
+        `auroc_<score>`: strangers against familiar queries; `scod_auroc[_<score>]`: strangers and wrong answers against
+        right answers.
     """
     familiar = familiar.rows(familiar.asked)
     right, wrong = familiar.right, ~familiar.right
@@ -173,9 +173,9 @@ def stranger_aurocs(familiar: Answers, strangers: Answers) -> dict[str, float]:
 
 
 def cross_fitted_free(answers: Answers, *, seed: int = 0) -> Doubles | None:
-    """Return P(right) (A,) of the A answers `asked`, from the free scores, each by a map that saw other classes only.
+    """Return P(right) (A,) of the A answers `asked`, from free scores, each by a map that saw only other classes.
 
-    None where some part of the classes leaves answers that are all right or all wrong.
+    None if some part of the classes leaves only right or only wrong answers.
     """
     kept = answers.asked
     free = {name: values[kept] for name, values in answers.free.items()}
@@ -188,8 +188,8 @@ def cross_fitted_free(answers: Answers, *, seed: int = 0) -> Doubles | None:
 def trust_metrics(answers: Mapping[str, Answers], *, seed: int = 0) -> tuple[dict[str, float], Doubles | None]:
     """Return `trust/...`, `p_right/...`, `p_right_val/...`, and P(right) (A,) of the A test answers that are `asked`.
 
-    `p_right` is cross-fitted over the classes of the test gallery: every P(right) is by a map that saw other classes
-    of the same gallery. `p_right_val` is by the map fitted on the validation classes and their smaller gallery.
+    `p_right` is cross-fitted: every P(right) comes from a map that saw other classes of the same gallery. For
+    `p_right_val` the map was fitted on the validation classes and their smaller gallery.
     """
     test = answers.get("test")
     stated = None if test is None else cross_fitted_free(test, seed=seed)

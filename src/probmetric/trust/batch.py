@@ -1,27 +1,29 @@
-"""Matches of a batch, chosen so that few of those accepted are wrong on average (false discovery rate).
+"""Accept matches of a batch so that on average few accepted matches are wrong (false discovery rate).
 
-Notation: d_j doubt of the answer to query j of the batch; (d_i, w_i) doubt and error of calibration query i of n.
+Notation: d_j is the doubt of the answer to query j of the batch; (d_i, w_i) are doubt and error of calibration query i
+of n.
 Conformal selection (Jin and Candes 2023) gives every answer the p-value of "it is wrong",
 
     p_j = (1 + #{i: w_i = 1, d_i <= d_j}) / (n + 1),
 
-and accepts by Benjamini and Hochberg's rule: E[wrong accepted / accepted] <= fdr, in finite samples, whatever the
-distribution. The mean is over calibration sets and batches together; one batch may have more.
+and accepts by Benjamini and Hochberg's rule: E[wrong accepted / accepted] <= fdr, in finite samples, for every
+distribution. The mean is over calibration sets and batches together; a single batch may have more wrong matches.
 
-Where the level is chosen after a look at the answers, e-values take the place of p-values (Bashari et al. 2023):
+If you choose the level after a look at the answers, use e-values in place of p-values (Bashari et al. 2023):
 
     e_j = mean over t of (n + 1) 1{d_j <= t} / (1 + #{i: w_i = 1, d_i <= t}),
 
-t over the doubts of calibration and batch together. Accepting the largest K answers with K e_(K) >= B / fdr keeps
-E[max over levels of (FDR at the level / level)] <= 1, so that any level may be picked afterwards; fewer are accepted.
+with t over the doubts of calibration and batch together. Accepting the largest K answers with K e_(K) >= B / fdr keeps
+E[max over levels of (FDR at the level / level)] <= 1. So any level may be chosen afterwards, but fewer answers are
+accepted.
 
-Where calibration answers come in groups (people, sessions) of n_g answers, each counts 1 / n_g and n is the number of
-groups. Where answers of the batch do, their p-values depend on each other: B becomes B (1 + 1/2 + ... + 1/B) (Benjamini
-and Yekutieli 2001), which accepts fewer. E-values take one calibration answer of each group, and no batch of groups:
-its doubts are among the t.
+Groups (people, sessions): in a calibration group of n_g answers each counts 1 / n_g, and n is the number of groups. If
+batch answers come in groups, their p-values depend on each other, so B becomes B (1 + 1/2 + ... + 1/B) (Benjamini and
+Yekutieli 2001), which accepts fewer. E-values take one calibration answer of each group. They refuse a batch of groups,
+because its doubts are among the t.
 
-What is drawn: calibration and batch, exchangeably, or groups of them. What breaks it: a batch from elsewhere,
-bursts of one source that are not named.
+The promise needs calibration and batch (or groups of them) to be drawn exchangeably. A batch from elsewhere breaks it,
+and so do bursts of one source that are not named.
 """
 
 from __future__ import annotations
@@ -41,12 +43,12 @@ LEVELS = 200
 
 @dataclass(frozen=True)
 class Selection:
-    """Answers of a batch that are accepted.
+    """Hold which answers of a batch are accepted.
 
     Attributes:
-        accepted: (B,) which answers.
-        fdr: mean share of wrong ones among them that is allowed.
-        p_values: (B,) of "the answer is wrong".
+        accepted: (B,) whether each answer is accepted.
+        fdr: allowed mean share of wrong answers among the accepted ones.
+        p_values: (B,) p-value of "the answer is wrong".
     """
 
     accepted: Bools
@@ -63,8 +65,8 @@ def select_matches(
         doubt: (B,) doubt of the answers, higher = less sure.
         calibration: doubts (Q,) of calibration answers, and whether they are right (Q,).
         fdr: share of wrong answers allowed among the accepted ones, on average over batches.
-        groups: (Q,) what calibration answers come from together; None where they are independent.
-        batch_groups: (B,) the same of the batch.
+        groups: (Q,) group (person, session) of each calibration answer; None where answers are independent.
+        batch_groups: (B,) group of each answer of the batch, or None.
 
     Examples:
         >>> doubts = np.linspace(0, 1, 100)
@@ -93,7 +95,7 @@ def match_e_values(
     """Return the e-value (B,) of "the answer is wrong" of every answer; arguments as of `select_matches`.
 
     Raises:
-        ValueError: answers of the batch come together, which e-values do not allow for.
+        ValueError: answers of the batch share a group, which e-values do not allow.
 
     Examples:
         >>> doubts = np.linspace(0, 1, 100)
@@ -116,7 +118,7 @@ def match_e_values(
 
 
 def select_by_e_values(e_values: Any, *, fdr: float) -> Bools:
-    """Return which answers (B,) are accepted at the level `fdr`, which may be chosen after a look at them (e-BH).
+    """Return which answers (B,) are accepted at level `fdr`, which you may choose after seeing them (e-BH).
 
     Examples:
         >>> select_by_e_values([40.0, 25.0, 0.1], fdr=0.1).tolist()
@@ -130,7 +132,7 @@ def select_by_e_values(e_values: Any, *, fdr: float) -> Bools:
 
 
 def _by_groups(doubts: Doubles, right: Bools, units: Ints) -> tuple[Doubles, Doubles, int]:
-    """Return the ascending doubts of wrong answers (W,), how many groups lie below each (W + 1,), and all groups."""
+    """Return ascending doubts of wrong answers (W,), number of groups below each (W + 1,), and number of all groups."""
     sizes = np.bincount(units)
     order = np.argsort(doubts[~right], kind="stable")
     below = np.append(0.0, np.cumsum(1 / sizes[units[~right][order]]))
@@ -138,7 +140,7 @@ def _by_groups(doubts: Doubles, right: Bools, units: Ints) -> tuple[Doubles, Dou
 
 
 def _arguments(doubt: Any, calibration: tuple[Any, Any]) -> tuple[Doubles, Doubles, Bools]:
-    """Return the doubts of the batch (B,), those of calibration answers (Q,), and whether these are right (Q,)."""
+    """Return the doubts of the batch (B,) and of calibration answers (Q,), and whether the latter are right (Q,)."""
     values = arrays.vector(doubt, "doubt")
     if not isinstance(calibration, tuple | list) or len(calibration) != 2:
         raise ValueError("calibration is no pair; expected (doubts (Q,), whether right (Q,)) of calibration answers.")

@@ -1,4 +1,4 @@
-"""A certificate in words, as Markdown."""
+"""Write a certificate in words, as Markdown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ AT_ONCE = (
 
 
 def needed(certificate: Certificate) -> str:
-    """Return how many calibration queries the risk would need of which nothing is certified, in words."""
+    """Return in words how many calibration queries this risk would need, where nothing is certified."""
     if not certificate.needed:
         of = "" if certificate.unit == "query" else ", of other groups (people, sessions; else classes),"
         return f"More calibration queries{of} may help. {AT_ONCE}"
@@ -22,7 +22,7 @@ def needed(certificate: Certificate) -> str:
 
 
 def page(certificate: Certificate, of: str) -> str:
-    """Return what the certificate of a run or gallery, called `of`, promises, for whom, and what it was made from."""
+    """Return what the certificate of a run or gallery, called `of`, promises, for which queries, and its data."""
     share, threshold = f"{100 * certificate.risk:g} %", certificate.threshold
     if threshold is None:
         promise = (

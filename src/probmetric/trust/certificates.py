@@ -1,40 +1,39 @@
-"""Certificates: a threshold on the doubt of an answer below which at most a stated share of answers is wrong.
+"""Certify a threshold on the doubt of an answer below which at most a stated share of answers is wrong.
 
-Notation: d_i doubt of the answer to calibration query i, w_i in {0, 1} whether it is wrong, alpha the risk asked for,
-1 - delta the confidence; R(t) = P(w = 1 | d <= t), the risk of answering when d <= t. The certificate's t satisfies
-P(R(t) > alpha) <= delta over calibration sets, for every distribution of (d, w), if deployment draws as calibration
-did.
+Notation: d_i is the doubt of the answer to calibration query i, w_i in {0, 1} whether it is wrong, alpha the risk asked
+for, 1 - delta the confidence; R(t) = P(w = 1 | d <= t) is the risk of answering when d <= t. The certificate's t
+satisfies P(R(t) > alpha) <= delta over calibration sets, for every distribution of (d, w), if deployment draws queries
+as calibration did.
 
-Which t is tried may not depend on what tests it. A first threshold is tested, and then larger ones, each at the full
-level delta, until one fails (fixed sequence testing; Angelopoulos et al. 2021, "Learn then test"). The last that passed
-is certified. Where the sequence begins does not depend on the risk asked for, as far as that can be, so that a larger
-alpha never certifies less (and nor does a lower confidence): what passes at alpha passes at every larger one.
+The thresholds to test may not depend on the answers that test them. A first threshold is tested, then larger ones, each
+at the full level delta, until one fails (fixed sequence testing; Angelopoulos et al. 2021, "Learn then test"). The last
+that passed is certified. The start of the sequence depends on alpha as little as possible. A threshold that passes at
+alpha also passes at every larger alpha, so a larger alpha (or a lower confidence) never certifies less.
 
-    unit "query"   queries are drawn independently. Thresholds are the order statistics d_(k): given d_(k+1), the k
+    unit "query"   Queries are drawn independently. Thresholds are the order statistics d_(k): given d_(k+1), the k
                    answers below it are independent with risk R(d_(k+1)), and k passes when P(Binomial(k, alpha) <=
-                   errors) <= delta. The first k is a sixteenth of all, at most 500; but it comes no sooner than 6
-                   errors could pass or an eighth of all is reached, whichever is first, and never before 3 errors
-                   could: one early error would end the sequence. With fewer queries (131 at a risk of .05), all
-                   answers are the first threshold, and the last. A larger alpha begins no later, and no fewer errors
-                   pass there: what passes at alpha passes at every larger one
-    unit "group"   groups (people, sessions, classes that calibration does not show) are drawn independently, queries of
-                   one as they like. Y_g = sum over answers of g of (alpha - w_i) / s, s the most queries of a group,
-                   has mean <= 0 if R(t) >= alpha: the capital of a wager, prod_g (1 + lambda Y_g), group after group,
-                   ever reaches 1 / delta with probability at most delta (Waudby-Smith and Ramdas 2023), and then t
-                   passes. A fifth, the pilot, names the thresholds (its own doubts), and calibration sets drawn
-                   from it say which of them to test first, and with which lambda, to certify most at the usual
-                   risks (`RISKS`): lambda (1 - alpha) = min(1, c / alpha), by which every gain grows with alpha.
-                   The largest lambda loses everything to one group that is all wrong. That no group of deployment
-                   has more than s queries to its name is an assumption
+                   errors) <= delta. The first k is a sixteenth of all, at most 500. But one early error would end the
+                   sequence, so it waits until 6 errors could pass or an eighth of all is reached, whichever is first,
+                   and in any case until 3 errors could pass. With too few queries for this (up to 131 at a risk of
+                   .05), the only threshold is all answers. A larger alpha starts no later and lets no fewer errors pass
+    unit "group"   Groups (people, sessions, classes that calibration does not show) are drawn independently; queries of
+                   one group may depend on each other. Y_g = sum over answers of g of (alpha - w_i) / s, with s the most
+                   queries of a group, has mean <= 0 if R(t) >= alpha. Then the capital of a wager, prod_g
+                   (1 + lambda Y_g), group after group, ever reaches 1 / delta with probability at most delta
+                   (Waudby-Smith and Ramdas 2023); if it does, t passes. A fifth of the groups is the pilot. Its doubts
+                   are the thresholds. Calibration sets drawn from it say which threshold to test first, and with which
+                   lambda, to certify most at the usual risks (`RISKS`): lambda (1 - alpha) = min(1, c / alpha), so that
+                   every gain grows with alpha. The largest lambda loses everything to one group that is all wrong. The
+                   certificate assumes that no group of deployment has more than s queries
 
 Why a threshold may be one of the doubts that test it: let A_1, A_2, ... be the intervals of t where R(t) > alpha. R is
-alpha at their ends, so the mean error between any two ends is alpha too. Which interval the first false threshold of
-the sequence lies in is decided by how many doubts fall between the ends, and given these numbers the errors below the
-interval are Binomial(n, alpha), those inside have a larger mean: it passes with probability at most delta. Ties are
-broken by chance in this argument; thresholds are tried only where a tie ends, from the last end before the start on.
+alpha at their ends, so the mean error between any two ends is alpha too. The numbers of doubts between the ends decide
+which interval holds the first false threshold of the sequence. Given these numbers, the errors below the interval are
+Binomial(n, alpha) and those inside have a larger mean, so it passes with probability at most delta. The argument breaks
+ties by chance; thresholds are tried only where a tie ends, from the last end before the start on.
 
-The largest threshold of many that passes, tested on the data that named it, promises too much (Geifman and El-Yaniv
-2017 pay by a union bound, which answers fewer queries): tests/trust/test_certificates.py shows it.
+To take the largest of many thresholds that pass, tested on the data that named them, promises too much
+(tests/trust/test_certificates.py). Geifman and El-Yaniv (2017) add a union bound, which answers fewer queries.
 """
 
 from __future__ import annotations
@@ -57,55 +56,55 @@ from probmetric.trust.p_right import PRight
 
 Unit = Literal["query", "group"]
 
-RISKS, CONFIDENCE = (0.2, 0.1, 0.05), 0.9  # of the certificate of every run; `probmetric certificate` makes others
-MOST_COUNTED = 10**9  # answers, beyond which rounding is not looked at
+RISKS, CONFIDENCE = (0.2, 0.1, 0.05), 0.9  # of every run's certificates; `probmetric certificate` makes others
+MOST_COUNTED = 10**9  # answers; beyond this, rounding is not checked
 PILOT, PILOT_OF_GROUPS = 10, 5
 THRESHOLDS = 40
-TIMES, MOST_NEEDED, ROUNDING = 64, 100_000, 1e-9  # of the calibration queries that would be needed
-STAKES = (1.0, 0.4, 0.2, 0.1, 0.05, 0.025, 0.012)  # c: at alpha the share min(1, c / alpha) of the largest stake
+TIMES, MOST_NEEDED, ROUNDING = 64, 100_000, 1e-9  # limits of the search for the calibration queries needed
+STAKES = (1.0, 0.4, 0.2, 0.1, 0.05, 0.025, 0.012)  # c: at alpha, the share min(1, c / alpha) of the largest stake
 TRIALS = 60
 START, LATEST_START, PATIENT, FIRST_ERRORS = 16, 500, 8, (3, 6)  # the first threshold tested
-EVERYTHING = float(np.finfo(np.float32).max)  # so that doubts in float32 can be compared with a threshold by hand
+EVERYTHING = float(np.finfo(np.float32).max)  # threshold that answers all; users can compare it with float32 doubts
 _AGAIN = "certify again"
 
 
 class CertificateError(ProbMetricError, ValueError):
-    """Nothing can be certified, or a certificate does not hold here; the message says what is needed."""
+    """No certificate is possible, or a certificate does not hold here; the message says what is needed."""
 
 
 class TooFewError(CertificateError):
-    """Fewer calibration queries (or groups) than could certify this risk, were every answer right."""
+    """There are too few calibration queries (or groups) for this risk, even if every answer is right."""
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What a calibration set vouches for; `answers` decides by it.
+    """Hold a threshold, the promise made for it, and the calibration it comes from; `answers` applies it.
 
     Attributes:
         risk: largest share of wrong answers among those given.
-        confidence: chance, over calibration sets, that the certificate is right.
+        confidence: chance, over calibration sets, that the promise holds.
         threshold: answers with a doubt up to it are given; None where nothing can be certified, `EVERYTHING` where
             every answer can be given.
         coverage: share of the calibration queries that are answered.
-        risk_bound: upper bound of the risk at the threshold, which would hold at this confidence had the threshold been
-            named before; of the one that calibration chose, `risk` alone is promised. 1 without a threshold.
-        queries: calibration queries.
-        answered: those answered.
-        errors: those answered wrongly.
-        unit: what was taken for drawn independently, queries or groups of them (classes).
-        groups: groups among the calibration queries; 0 where the unit is the query.
+        risk_bound: upper bound of the risk that holds at this confidence for a threshold fixed before calibration. For
+            the threshold that calibration chose, only `risk` is promised. 1 without a threshold.
+        queries: number of calibration queries.
+        answered: number of calibration queries answered.
+        errors: number of calibration queries answered wrongly.
+        unit: what was drawn independently, queries or groups of them (classes).
+        groups: number of groups among the calibration queries; 0 where the unit is the query.
         score: name of the doubt.
         gallery: digest of the gallery that was searched.
         weights: digest of the weights that embedded it.
         calibration: digest of the calibration set.
-        gallery_classes: classes of the gallery.
+        gallery_classes: number of classes in the gallery.
         valid_for: the deployment it holds for, in words.
-        needed: where nothing is certified, about how many calibration queries that err as often as these could certify
-            this risk; 0 where that is not known, or no number of them could.
-        tries: certificates tried on this calibration set, this one among them, that the confidence is shared by.
+        needed: where nothing is certified, about how many calibration queries with the same error rates could certify
+            this risk; 0 if unknown, or if no number of them could.
+        tries: number of certificates tried on this calibration set, with this one; they share the allowed error.
         weighted: whether queries were weighted to stand for a deployment that draws others.
-        p_right: the map whose 1 - P(right) is the doubt, where that is the score (`PRight.plain`).
-        reference: doubts of calibration queries, some of them where there are many: what a monitor compares with.
+        p_right: the map whose 1 - P(right) is the doubt, if that is the score (`PRight.plain`).
+        reference: doubts of calibration queries (a sample, where there are many), which a monitor compares with.
     """
 
     risk: float
@@ -141,10 +140,10 @@ class Certificate:
         return _doubts(doubt, "doubt") <= (-math.inf if self.threshold is None else self.threshold)
 
     def check(self, *, gallery: str, weights: str) -> None:
-        """Refuse a gallery or weights that are not those certified, by their digests.
+        """Refuse a gallery or weights whose digests are not the certified ones.
 
         Raises:
-            CertificateError: names what differs and what to do.
+            CertificateError: a digest differs; the message says which one and what to do.
         """
         for name, here, certified in (("gallery", gallery, self.gallery), ("weights", weights, self.weights)):
             if certified != here:
@@ -159,11 +158,11 @@ class Certificate:
 
     @classmethod
     def load(cls, path: str | Path) -> Certificate:
-        """Read what `save` wrote.
+        """Read a certificate that `save` wrote.
 
         Raises:
             FileError: the file is missing or damaged.
-            CertificateError: the file is no certificate.
+            CertificateError: the file is not a certificate.
         """
         values = read_json(path, _AGAIN)
         if not isinstance(values, dict) or "digest" not in values:
@@ -172,7 +171,7 @@ class Certificate:
 
     @classmethod
     def of(cls, values: Any, name: str = "the certificate") -> Certificate:
-        """Return the certificate with these fields, name -> value; `name` is what messages call it."""
+        """Return the certificate with the fields `values`, name -> value; messages call it `name`."""
         needed = {field.name for field in fields(cls) if field.default is MISSING}
         if not isinstance(values, Mapping) or not needed <= set(values) <= {field.name for field in fields(cls)}:
             raise CertificateError(f"{name} is no certificate: it needs {', '.join(sorted(needed))}. Certify again.")
@@ -223,25 +222,24 @@ def certify(
     """Certify the largest threshold at which at most `risk` of the answers given is wrong, with this confidence.
 
     Args:
-        doubt: (Q,) doubt of the answers to the calibration queries, higher = less sure; or several, name -> (Q,), of
-            which the pilot chooses one, so that the choice costs nothing: the certificate's `score`.
-        right: (Q,) whether they are right.
+        doubt: (Q,) doubt of the answers to the calibration queries, higher = less sure; or several, name -> (Q,). Of
+            several, the pilot chooses the certificate's `score`; the other queries test it.
+        right: (Q,) whether the answers are right.
         risk: share of wrong answers allowed among those given.
         confidence: chance that the promise holds.
-        groups: (Q,) class of each query, where deployment has classes that calibration does not show; None where
-            queries are drawn independently from what is deployed.
-        options: `tries`, how many certificates are tried on this calibration set, of which the best is kept: each
-            must hold with confidence 1 - (1 - confidence) / tries; `importance` (Q,), how many queries of deployment
-            each query stands for, up to a factor; `seed` of the choice of the pilot; `noun` for groups in messages;
-            and fields of `Certificate` to be
-            recorded: score, gallery, weights, calibration, valid_for, ...
+        groups: (Q,) group of each query, such as its class if deployment has classes that calibration does not show;
+            None if queries are drawn independently from deployment.
+        options: `tries`, number of certificates tried on this calibration set to keep the best (each must hold with
+            confidence 1 - (1 - confidence) / tries); `importance` (Q,), how many queries of deployment each query
+            stands for, up to a factor; `seed` of the choice of the pilot; `noun` for groups in messages; and fields of
+            `Certificate` to record: score, gallery, weights, calibration, valid_for, ...
 
     Returns:
-        The certificate; its threshold is None where these answers are too often wrong at every threshold.
+        The certificate; its threshold is None if too many answers are wrong at every threshold.
 
     Raises:
-        CertificateError: too few calibration queries (or groups) for this risk and confidence, whatever they say; a
-            risk or confidence that is no share.
+        CertificateError: too few calibration queries (or groups) for this risk and confidence, even if all are right;
+            a risk or confidence that is not between 0 and 1.
         ValueError: lengths that differ, numbers that are not finite.
 
     Examples:
@@ -301,7 +299,7 @@ def certify(
 
 
 def _doubts(values: Any, name: str) -> Doubles:
-    """Return doubts (Q,); those beyond float32 are as large as its largest number, which `EVERYTHING` lets through."""
+    """Return doubts (Q,), clipped to the range of float32, so that the threshold `EVERYTHING` answers all of them."""
     return np.clip(arrays.vector(values, name), -EVERYTHING, EVERYTHING)
 
 
@@ -317,7 +315,7 @@ def _weights(importance: Any, count: int) -> Doubles:
 
 
 def _chosen(doubts: Mapping[str, Doubles], wrong: Doubles, pilot: Bools) -> str:
-    """Return the name of the score by whose order the pilot's errors come last."""
+    """Return the name of the score that ranks the pilot's errors last."""
 
     def errors_early(doubt: Doubles) -> float:
         return float(np.cumsum(wrong[pilot][np.argsort(doubt[pilot], kind="stable")]).sum())
@@ -326,7 +324,7 @@ def _chosen(doubts: Mapping[str, Doubles], wrong: Doubles, pilot: Bools) -> str:
 
 
 def class_importance(labels: Any, shares: Mapping[Any, float]) -> Doubles:
-    """Return the weight (Q,) of calibration queries of classes `labels` (Q,) whose `shares` in deployment are known.
+    """Return the weights (Q,) of calibration queries from the deployment `shares` of their classes `labels` (Q,).
 
     Examples:
         >>> class_importance(["a", "a", "b"], {"a": 0.5, "b": 0.5}).tolist()
@@ -354,7 +352,7 @@ def least_units(risk: float, confidence: float, *, pilot: int = 0) -> int:
     Args:
         risk: share of wrong answers allowed.
         confidence: chance that the promise holds.
-        pilot: one of so many is taken for the pilot; 0: there is none.
+        pilot: one of this many is taken for the pilot; 0 without a pilot.
 
     Examples:
         >>> least_units(0.05, 0.9), least_units(0.05, 0.9, pilot=5)
@@ -364,12 +362,12 @@ def least_units(risk: float, confidence: float, *, pilot: int = 0) -> int:
 
 
 def _with_pilot(tested: int, pilot: int) -> int:
-    """Return how many queries (or groups) leave so many to be tested, one of `pilot` being taken for the pilot."""
+    """Return the number of queries (or groups) that leaves `tested` of them after one of `pilot` goes to the pilot."""
     return tested + (max(1, (tested - 1) // (pilot - 1)) if pilot and tested else 0)
 
 
 def least_tested(risk: float, confidence: float) -> int:
-    """Return the fewest answers without an error that put the bound at `risk`."""
+    """Return the fewest answers that put the bound at `risk` if no answer is wrong."""
     count = math.ceil(math.log1p(-confidence) / math.log1p(-risk))
     if count > MOST_COUNTED or errors_allowed(np.array([count]), risk, 1 - confidence)[0] >= 0:
         return count
@@ -409,22 +407,22 @@ def _search_queries(doubt: Doubles, wrong: Doubles, risk: float, delta: float) -
 
 
 def _first_tested(counts: Ints, few: int, more: int) -> tuple[Ints, Ints]:
-    """Return the answers (K,) of the first threshold tested of `counts` (K,) queries, and the usual share of them (K,).
+    """Return the answers (K,) at the first threshold tested for `counts` (K,) queries, and their usual number (K,).
 
     Args:
         counts: numbers of queries.
-        few: answers of which the smaller of `FIRST_ERRORS` may be wrong.
-        more: answers of which the larger may be.
+        few: fewest answers of which the smaller of `FIRST_ERRORS` may be wrong.
+        more: fewest answers of which the larger of `FIRST_ERRORS` may be wrong.
     """
     usual = np.clip(counts // START, 1, LATEST_START)
     return np.minimum(np.maximum(np.maximum(usual, few), np.minimum(more, counts // PATIENT)), counts), usual
 
 
 def _queries_needed(doubt: Doubles, wrong: Doubles, risk: float, delta: float) -> int:
-    """Return about the fewest queries whose first threshold would pass if they erred as these (Q,) do; 0: none found.
+    """Return about the fewest queries whose first threshold would pass at the error rates of these (Q,); 0 if none.
 
-    Twice as many have twice the answers, and errors, up to each doubt. Rounded up are the errors. Numbers are tried in
-    steps of a hundredth.
+    Twice as many queries have twice the answers and errors up to each doubt; errors are rounded up. Numbers are tried
+    in steps of a hundredth.
     """
     order, count = np.argsort(doubt, kind="stable"), len(doubt)
     most = min(TIMES * count, MOST_NEEDED)
@@ -442,21 +440,21 @@ def _queries_needed(doubt: Doubles, wrong: Doubles, risk: float, delta: float) -
 
 
 def _least_answers(errors: int, risk: float, delta: float) -> int:
-    """Return the fewest answers of which so many errors pass."""
+    """Return the fewest answers that still pass with this number of errors."""
     near = int(scipy.special.bdtrin(errors, delta, risk)) + np.arange(-1, 3)
     return int(near[np.argmax(errors_allowed(near, risk, delta) >= errors)])
 
 
 def _below(doubt: float) -> float:
-    """Return the largest number below `doubt`, in float32 if `doubt` is one: rounded to float32 it stays below."""
+    """Return the largest number below `doubt`; of a float32 `doubt`, the largest float32 below it."""
     single = np.float32(doubt)
     return float(np.nextafter(single if single == doubt else doubt, np.float32(-np.inf)))
 
 
 def errors_allowed(answers: Ints, risk: float, delta: float) -> Doubles:
-    """Return the most errors (K,) with which so many `answers` (K,) still pass; -1 where none is few enough."""
+    """Return the most errors (K,) with which the numbers `answers` (K,) still pass; -1 where even 0 errors fail."""
     allowed = np.floor(np.nan_to_num(scipy.special.bdtrik(delta, answers, risk), nan=-1.0)) + 1
-    for _ in range(3):  # the inverse is that of a continuous curve, and -1 has none
+    for _ in range(3):  # bdtrik inverts a continuous curve, and cannot give -1
         allowed -= (allowed >= 0) & (scipy.special.bdtr(np.maximum(allowed, 0), answers, risk) > delta)
     return allowed
 
@@ -474,10 +472,10 @@ def _search_groups(
     Args:
         values: doubt, error and weight (Q,) of the calibration queries.
         units: (Q,) number of each query's group.
-        pilot: groups that name thresholds, the first to test, and the stake.
+        pilot: groups that choose the thresholds, the first one to test, and the stake.
         tested: the other groups, in the order of betting.
         promise: alpha, delta.
-        generator: of the calibration sets that are drawn from the pilot.
+        generator: draws calibration sets from the pilot.
     """
     doubt, wrong, weights = values
     risk, delta = promise
@@ -515,9 +513,9 @@ def group_evidence(answers: Doubles, errors: Doubles, risk: float, stake: float)
 
     Args:
         answers: (G,) answers given to each group, in units of the largest group's queries.
-        errors: (G,) wrong ones among them, in the same units.
+        errors: (G,) wrong answers of each group, in the same units.
         risk: alpha.
-        stake: share of the largest stake, 1 / (1 - alpha), with which a group that is all wrong takes everything.
+        stake: share of the largest stake, 1 / (1 - alpha), which loses everything to a group that is all wrong.
 
     Examples:
         >>> round(group_evidence(np.ones(50), np.zeros(50), 0.1, 0.5), 3)
@@ -530,14 +528,13 @@ def group_evidence(answers: Doubles, errors: Doubles, risk: float, stake: float)
 def _best_stake(answers: Doubles, errors: Doubles, tested: int, generator: np.random.Generator) -> tuple[int, float]:
     """Return the threshold to test first and the stake that are expected to certify most at the usual `RISKS`.
 
-    Calibration sets are drawn from the pilot's groups (Bayesian bootstrap); half a group more than the pilot shows is
-    all wrong.
+    Calibration sets are drawn from the pilot's groups and half a group that is all wrong (Bayesian bootstrap).
 
     Args:
-        answers: (P, T) of the pilot's groups up to each threshold, as of `group_evidence`.
-        errors: (P, T).
-        tested: groups that will test.
-        generator: of the draws.
+        answers: (P, T) answers of the pilot's groups up to each threshold, as in `group_evidence`.
+        errors: (P, T) wrong answers.
+        tested: number of groups that will test.
+        generator: generator of the draws.
     """
     chances = generator.dirichlet(np.append(np.ones(len(answers)), 0.5), TRIALS)
     drawn, covered = generator.multinomial(tested, chances), answers.mean(axis=0)
@@ -560,10 +557,10 @@ def _best_stake(answers: Doubles, errors: Doubles, tested: int, generator: np.ra
 
 
 def check_shares(**shares: float) -> None:
-    """Refuse a risk or confidence that is no share.
+    """Refuse a risk or confidence that is not strictly between 0 and 1.
 
     Raises:
-        CertificateError: one is not strictly between 0 and 1.
+        CertificateError: one is not.
     """
     for name, value in shares.items():
         arrays.check_number(value, name)

@@ -1,9 +1,9 @@
-"""Queries that are no independent draws: copies, bursts of one source, images that the model was trained on.
+"""Find queries that are not independent draws: copies, bursts of one source, images that the model was trained on.
 
-    copy     two unit vectors with a distance of at most .03 (cosine .99955), one picture, perhaps saved again; below
-             64 dimensions, where different pictures are so near too, of at most .003
-    burst    neighbours in the order of the queries that look alike: frames of one walk, photographs of one session.
-             Among the queries of each class the nearest is the one before or after it more often than chance has it
+    copy     two unit vectors at a distance of at most .03 (cosine .99955): one picture, perhaps saved again. Below 64
+             dimensions different pictures are this near too, so the limit is .003
+    burst    successive queries that look alike: frames of one walk, photographs of one session. Among the queries of
+             each class, the nearest is the one before or after more often than by chance
 
 Twenty copies of a query are one draw. A certificate that counts them as twenty promises too much.
 """
@@ -22,10 +22,10 @@ from probmetric.metrics.arrays import Bools, Ints
 from probmetric.retrieval.neighbours import search
 
 NEAR, NEAR_IN_FEW, FEW = 0.03, 0.003, 64
-NEARER = 0.1  # of queries that find themselves: 1 - cosine of the first beside that of the second; of photographs .94
+NEARER = 0.1  # (1 - first cosine) / (1 - second cosine) if a query finds itself; .94 for other photographs
 ROUNDING = 2e-7  # of a cosine
 DIMENSIONS = 12
-PAIRS = 16_384  # whose distances are computed at once
+PAIRS = 16_384  # distances computed at once
 SEEN = 2000
 GROUPS = (
     *("group", "session", "person", "identity", "subject", "patient"),
@@ -34,7 +34,7 @@ GROUPS = (
 
 
 def copy_groups(rows: Any) -> Ints:
-    """Return the number (N,) of the picture that each of the unit rows (N, M) shows; copies share theirs.
+    """Return the number (N,) of the picture that each unit row (N, M) shows; copies have the same number.
 
     Examples:
         >>> copy_groups([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]).tolist()
@@ -51,7 +51,7 @@ def copy_groups(rows: Any) -> Ints:
 
 
 def distinct(rows: Any) -> Ints:
-    """Return the rows (K,) that show a picture for the first time, of unit rows (N, M)."""
+    """Return which of the unit rows (N, M) show a picture for the first time, as row numbers (K,)."""
     return np.sort(np.unique(copy_groups(rows), return_index=True)[1])
 
 
@@ -70,19 +70,19 @@ def copies_of(rows: Any, others: Any) -> Bools:
 
 
 def same_picture(cosines: Any, width: int) -> Bools:
-    """Return which cosines of unit rows of `width` dimensions are those of copies, of the shape of `cosines`."""
+    """Return, in the shape of `cosines`, which ones mean copies among unit rows of `width` dimensions."""
     return np.asarray(cosines >= 1 - _near(width) ** 2 / 2)
 
 
 def find_themselves(similarity: Any, width: int) -> Bools:
     """Return which queries (Q,) find a copy of themselves, perhaps rounded or compressed, in a gallery.
 
-    Images of a class that lie as close together are about as near to the second as to the first. In few dimensions
-    others are as near by chance: there a copy is what differs by no more than a cosine is rounded.
+    If images of a class are close together, a query is about as near to the second as to the first. In few dimensions
+    other images are as near by chance, so a copy may differ only by the rounding of a cosine.
 
     Args:
         similarity: (Q, k) cosines of the nearest, best first.
-        width: dimensions of the unit rows; `FEW` where that is not known.
+        width: dimensions of the unit rows; `FEW` if unknown.
     """
     apart = 1.0 - similarity[:, :2].astype(np.float64)
     near = same_picture(similarity[:, 0], width) & (apart[:, 0] <= NEARER * apart[:, -1])
@@ -90,11 +90,11 @@ def find_themselves(similarity: Any, width: int) -> Bools:
 
 
 def burst_sentence(rows: Any, labels: Any = None, columns: Any = ()) -> str:
-    """Return what speaks against independent queries, in words; "" where nothing does.
+    """Return a sentence with the signs that queries are not independent; "" without such signs.
 
     Args:
-        rows: (N, M) rows of the queries, of any length, in the order of coming; the first `SEEN` are looked at.
-        labels: (N,) their classes, so that an order by class is not taken for bursts.
+        rows: (N, M) rows of the queries, of any length, in the order in which they came; only the first `SEEN` count.
+        labels: (N,) classes of the queries, so that an order by class is not taken for bursts.
         columns: names of columns that come with the queries and are not used as groups.
     """
     if isinstance(columns, str) or not isinstance(columns, Iterable):
@@ -129,10 +129,10 @@ def _near(width: int) -> float:
 
 
 def _linked(rows: Any, near: float) -> Ints:
-    """Return the number (N,) of the set each of the rows (N, M) is in: sets are linked by distances up to `near`.
+    """Return the set number (N,) of each of the rows (N, M); distances up to `near` link rows to a set.
 
-    A row is asked for those near to it that are in no set yet. The tree is built anew when half of its rows are in one:
-    a crowd of n copies has n^2 pairs, and takes neither the time nor the memory of them.
+    Each row is asked for near rows without a set. The tree is rebuilt when half of its rows have one, so n copies do
+    not cost the time or memory of their n^2 pairs.
     """
     places = _projected(rows)
     waiting, tree = np.arange(len(rows)), scipy.spatial.cKDTree(places)
@@ -158,7 +158,7 @@ def _linked(rows: Any, near: float) -> Ints:
 
 
 def _projected(vectors: Any) -> Any:
-    """Return rows (N, D) that are no farther apart than the rows (N, M) they are projections of."""
+    """Return projections (N, D) of rows (N, M), which are no farther apart than the rows."""
     width = vectors.shape[1]
     if width <= DIMENSIONS:
         return vectors

@@ -1,13 +1,13 @@
-"""Answers of a deployed gallery: P(right) for its queries, and a certificate from labelled ones.
+"""Certify the answers of a deployed gallery, from labelled queries or from its own images.
 
-A calibration set must look like deployment: queries of the same kind, asked in the same gallery. Two kinds are at hand:
+A calibration set must look like deployment: queries of the same kind, asked in the same gallery. There are two kinds:
 
     queries      labelled images that are not in the gallery, asked in all of it
-    left out     each gallery image asked among the others, where nothing else is labelled; valid for queries that come
-                 from the same source as the gallery's own images
+    left out     each gallery image asked among the others, if no other image is labelled; valid for queries from the
+                 same source as the gallery's images
 
-What is the unit that is drawn (`probmetric.trust.certificates`)? Queries, if calibration shows the classes of the
-gallery; classes, if it shows only some of them: then it speaks for classes like these, of which there must be many.
+The unit of drawing (`probmetric.trust.certificates`) is the query if calibration shows the classes of the gallery. It
+is the class if calibration shows only some: then the promise is for classes like these, and you need many of them.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Record = Mapping[str, Any]
 Unit = Literal["auto", "query", "class"]
 P_RIGHT = "p_right"
 SHOWN = 0.9
-BALANCED = 5  # queries of each class from which on their numbers say something
+BALANCED = 5  # mean queries per class from which their numbers are judged
 REFERENCE = 1000
-ASKED = 10_000  # of a larger gallery so many images, drawn at random, are asked among the others
+ASKED = 10_000  # images, drawn at random from a larger gallery, that are asked among the others
 TURNS = 3  # searches for copies of copies
 
 
@@ -51,16 +51,16 @@ def certify_record(
     """Return a certificate from calibration answers, prepared for `certify`.
 
     Args:
-        record: arrays (Q,) of the answers, of `Answers.tensors` or of a run's match record (`RunFolder.matches`).
+        record: arrays (Q,) of the answers, from `Answers.tensors` or a run's match record (`RunFolder.matches`).
         gallery_labels: (N,) classes of the gallery.
         risk: share of wrong answers allowed among those given.
-        score: what decides: a score of the answers, `own`, several joined by commas, of which the pilot chooses one,
-            or a map that was fitted to other answers than these, for 1 - P(right).
+        score: the doubt that decides: a score of the answers, `own`, several joined by commas (the pilot chooses one),
+            or a map fitted to other answers, for 1 - P(right).
         unit: what is drawn independently; `auto` decides by the share of the gallery's classes that calibration shows.
-        options: further arguments of `certify`; `groups` (Q,) in place of what `unit` says.
+        options: further arguments of `certify`; `groups` (Q,) replaces `unit`.
 
     Raises:
-        CertificateError: no answers, a score that they do not have, or too few of them; says what is needed.
+        CertificateError: no answers, too few, or a score that they lack; the message says what is needed.
     """
     if not record["asked"].any():
         raise CertificateError(
@@ -99,11 +99,11 @@ def certify_record(
 
 
 def _as_deployed(count: int, sources: Any, importance: Any) -> Ints:
-    """Return rows of `count` calibration queries that are a sample of deployment, `REFERENCE` at most, in any order.
+    """Return rows of calibration queries that are a sample of deployment, `REFERENCE` at most, in any order.
 
     Args:
-        count: Q.
-        sources: (Q,) what queries come from together, of which a monitor takes the first; None: every query counts.
+        count: number Q of calibration queries.
+        sources: (Q,) source of each query, of which only the first query counts, as in a monitor; None: all count.
         importance: (Q,) how many queries of deployment each stands for; one that stands for few is seldom kept.
     """
     first = np.arange(count) if sources is None else np.unique(arrays.to_numpy(sources), return_index=True)[1]
@@ -116,19 +116,19 @@ def _as_deployed(count: int, sources: Any, importance: Any) -> Ints:
 
 
 def shows_some(labels: Any, gallery_labels: Any) -> bool:
-    """Say whether calibration queries of classes `labels` (Q,) show only some of the gallery's (N,)."""
+    """Say whether calibration queries of classes `labels` (Q,) show only some of the gallery's classes (N,)."""
     classes = np.unique(gallery_labels)
     return len(np.intersect1d(labels, classes)) < SHOWN * len(classes)
 
 
 def _balanced(labels: Any) -> bool:
-    """Say whether classes (Q,) are asked about as often as each other, but for chance: rarely so in deployment."""
+    """Say whether all classes (Q,) are asked equally often, apart from chance; in deployment this is rare."""
     counts = np.unique(labels, return_counts=True)[1]
     return bool(len(counts) > 1 and counts.mean() >= BALANCED and counts.var(ddof=1) <= 1.5 * counts.mean())
 
 
 def decided_by(score: str | PRight, doubts: Mapping[str, Any]) -> Doubles:
-    """Return the doubt (Q,) of answers with these `doubts`, score -> (Q,), by a score or by 1 - P(right).
+    """Return the doubt (Q,) of answers by a score, or by 1 - P(right), from their `doubts`, score -> (Q,).
 
     Raises:
         CertificateError: the answers lack the score.
@@ -142,7 +142,7 @@ def decided_by(score: str | PRight, doubts: Mapping[str, Any]) -> Doubles:
 
 
 def certified_doubt(certificate: Certificate, doubts: Mapping[str, Any]) -> Doubles:
-    """Return the doubt (Q,) that the certificate decides by, of answers with these `doubts`; errors as `decided_by`."""
+    """Return the doubt (Q,) by which the certificate decides, from `doubts` as for `decided_by`, with its errors."""
     return decided_by(PRight.of(certificate.p_right) if certificate.p_right else certificate.score, doubts)
 
 
@@ -155,13 +155,14 @@ def calibration_answers(
         gallery: record of the gallery: mean (N,M), uncertainty (N,).
         labels: (N,) classes.
         queries: record of the queries: mean (Q,M), uncertainty (Q,); None for the gallery's own images.
-        query_labels: (Q,) their classes, numbered as the gallery's; below 0, each by itself, those that it has not.
-        trained_on: (T,M) embeddings of the images that the model was trained on, which it answers too well: refused
-            among the queries, and of the gallery's own images they calibrate nothing. Copies count once.
+        query_labels: (Q,) classes of the queries, numbered as the gallery's; a class that it lacks has its own number
+            below 0.
+        trained_on: (T,M) embeddings of the training images, which the model answers too well. They are refused among
+            the queries and left out among the gallery's own images. Copies count once.
 
     Raises:
-        CertificateError: a gallery or calibration set nothing can be said of; a calibration image that is in the
-            gallery too.
+        CertificateError: a gallery or calibration set that cannot calibrate; a calibration image that is also in the
+            gallery.
     """
     if queries is None:
         return _left_out(gallery, labels, trained_on)
@@ -187,7 +188,7 @@ def calibration_answers(
 
 
 def warn_of_themselves(similarity: Array) -> None:
-    """Warn where queries look as if they found themselves, rounded or compressed; `similarity` (Q, k), best first."""
+    """Warn if queries seem to find themselves, rounded or compressed; `similarity` (Q, k) is best first."""
     apart = 1.0 - similarity[:, :2].astype(np.float64)
     if apart.shape[1] == 2 and np.median(apart[:, 0] - NEARER * apart[:, 1]) < 0:
         log.warning(
@@ -201,10 +202,10 @@ def check_held_out(trained: Any) -> None:
     """Refuse calibration with images that the model was trained on.
 
     Args:
-        trained: (Q,) whether it was trained on each.
+        trained: (Q,) whether the model was trained on each image.
 
     Raises:
-        CertificateError: it was trained on one or more.
+        CertificateError: the model was trained on one or more.
     """
     count = int(np.sum(trained))
     if count:
@@ -215,10 +216,10 @@ def check_held_out(trained: Any) -> None:
 
 
 def _left_out(gallery: Record, labels: Any, trained_on: Any = None) -> Answers:
-    """Return the answers to the gallery's images, each asked among the others, of many to `ASKED` drawn at random.
+    """Return the answers to the gallery's images (at most `ASKED`, drawn at random), each asked among the others.
 
-    Alone in its class an image cannot be found, but a query of that class can: it is not asked. Copies are one image,
-    which does not find itself.
+    An image alone in its class is not asked: it has no right answer, but a query of that class has one. Copies count as
+    one image, which does not find itself.
     """
     _check_gallery(gallery, labels)
     classes, mean = arrays.to_numpy(labels), arrays.to_numpy(gallery["mean"])
@@ -244,9 +245,10 @@ def _left_out(gallery: Record, labels: Any, trained_on: Any = None) -> Answers:
 
 
 def _without_copies(answers: Answers, gallery: Record, classes: Array, rows: Ints) -> tuple[Answers, Ints, int]:
-    """Return answers to the first row of each picture among the other pictures, these rows, and how many were left out.
+    """Return answers to the first row of each picture among other pictures, these rows, and the number left out.
 
-    Copies are found in the lists of the nearest. A picture whose lists are full of copies again and again is left out.
+    Copies are found in the lists of the nearest. A picture whose list is still full of copies after `TURNS` searches is
+    left out.
     """
     ignore, count, width = np.empty((0, 2), dtype=np.int64), len(rows), arrays.to_numpy(gallery["mean"]).shape[1]
     for turn in range(TURNS + 1):
@@ -280,7 +282,7 @@ def _check_gallery(gallery: Record, labels: Any) -> None:
 
 
 def records_digest(rows: Any, class_names: Sequence[str]) -> str:
-    """Return the SHA-256 of numbers (N, ...) and names of classes (N,): which calibration set is meant."""
+    """Return the SHA-256 of numbers (N, ...) and names of classes (N,), which identifies a calibration set."""
     numbers = np.ascontiguousarray(arrays.to_numpy(rows), dtype=np.float32)
     digest = hashlib.sha256(digest_of([numbers.shape, list(class_names)]).encode())
     digest.update(numbers.data)

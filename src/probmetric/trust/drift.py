@@ -1,18 +1,19 @@
-"""Has the certificate expired? A running test that the doubts of answers are still those of calibration.
+"""Test continuously whether the doubts of answers are still those of calibration: has the certificate expired?
 
 Each query gets a p-value among all doubts seen so far, calibration first: p_n = (#{d_i > d_n} + U (1 + #{d_i = d_n})) /
-(n + 1), U uniform. As long as queries and calibration are exchangeable the p_n are independent and uniform, whatever
-the distribution and however long (Vovk, Gammerman and Shafer 2005, online conformal prediction); comparing with the
-calibration set alone would in time notice nothing but that set's own sampling error.
+(n + 1), U uniform. As long as queries and calibration are exchangeable, the p_n are independent and uniform, for every
+distribution and without end (Vovk, Gammerman and Shafer 2005, online conformal prediction). A comparison with the
+calibration set alone would in time give an alarm for that set's own sampling error.
 
-Against a change at an unknown query: for bets f_k, densities on [0, 1],
+The change may come at any query. For bets f_k, densities on [0, 1],
 
     R_k(n) = (R_k(n - 1) + 1) f_k(p_n),   R(n) = mean over k of R_k(n)        (Shiryaev-Roberts; Shin et al. 2024)
 
-has mean n without a change, so that the chance of R(n) >= A among the first N queries is at most N / A, and the mean
-number of queries to a false alarm at least A. Bets are beta densities: those with more mass at small p gain when doubts
-rise (some where only the middle fills: blurred images and strangers get doubts like those of the worst known queries,
-not beyond them), their mirror images when doubts fall, and three when they only gather or scatter.
+has mean n without a change. So the chance of R(n) >= A among the first N queries is at most N / A, and the mean number
+of queries to a false alarm is at least A. Bets are beta densities. Those with more mass at small p gain when doubts
+rise; some of them gain when only the middle fills, because blurred images and strangers get doubts like those of the
+worst known queries, not larger ones. Their mirror images gain when doubts fall, three others when doubts only gather or
+scatter.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ Way = Literal["rose", "fell", "changed"]
 
 @dataclass(frozen=True)
 class Alarm:
-    """The first query at which the evidence reached the limit: `query` counts from 1; what the doubts did by then."""
+    """Hold the first `query`, from 1, at which the evidence reached the limit, and what the `doubts` did by then."""
 
     query: int
     doubts: Way
@@ -54,7 +55,7 @@ class Alarm:
 
 @dataclass(frozen=True)
 class Report:
-    """What the doubts of answers say about the certificate they were given by; `alarm` is None as long as it holds."""
+    """Report whether the doubts of answers still fit their certificate; `alarm` is None as long as they do."""
 
     queries: int
     evidence: float
@@ -62,7 +63,7 @@ class Report:
 
     @property
     def text(self) -> str:
-        """A line for people."""
+        """The report in one line."""
         if self.alarm is None:
             return f"{self.queries} queries, no change found; evidence {self.evidence:.2g} (1 is an alarm)"
         return f"{self.queries} queries; the doubts {self.alarm.doubts}: alarm at query {self.alarm.query}"
@@ -72,12 +73,12 @@ def monitor(reference: Any, doubt: Any, *, patience: float = PATIENCE, groups: A
     """Tell whether the doubts of answers are still those of calibration.
 
     Args:
-        reference: doubts (V,) of the answers the certificate was made from, `Certificate.reference`.
+        reference: doubts (V,) of the answers that made the certificate, `Certificate.reference`.
         doubt: doubts (Q,) of answers, in the order in which the queries came.
-        patience: clean queries that pass on average, at least, before a false alarm.
-        groups: (Q,) source of each query (session, person), where queries come in bursts: the first of each source
-            counts, and the reference should hold the first of each source too.
-        seed: of the draws that break ties.
+        patience: least mean number of clean queries before a false alarm.
+        groups: (Q,) source of each query (session, person), where queries come in bursts. The first query of each
+            source counts, and the reference should hold the first of each source too.
+        seed: seed of the draws that break ties.
 
     Raises:
         CertificateError: too few calibration doubts, or a patience out of range.
@@ -99,10 +100,10 @@ def monitor(reference: Any, doubt: Any, *, patience: float = PATIENCE, groups: A
 
 
 def logged_rows(log: str | Path, *columns: str) -> list[dict[str, str]]:
-    """Read the rows of answers from a CSV with one row per query or, of `search --csv`, per match: the first counts.
+    """Read the rows of answers from a CSV with one row per query, or per match (`search --csv`; rank 1 counts).
 
     Raises:
-        FileError: the log is damaged, has not all of the `columns`, or no row of the first rank.
+        FileError: the log is damaged, lacks one of the `columns`, or has no row of rank 1.
     """
     names, rows = read_csv(log, "name the CSV that `probmetric search --csv` wrote")
     for column in columns:
@@ -117,7 +118,7 @@ def logged_rows(log: str | Path, *columns: str) -> list[dict[str, str]]:
 
 
 def logged_groups(log: str | Path, column: str) -> Array:
-    """Read what the queries come from together (Q,) from a log, as of `logged_rows`.
+    """Read the group (Q,) of each query from a column of a log (see `logged_rows`).
 
     Raises:
         FileError: the log is damaged, has no such column, or an empty cell in it.
@@ -133,15 +134,15 @@ def logged_groups(log: str | Path, column: str) -> Array:
 
 
 def logged_doubts(log: str | Path, column: str, *, shares: bool = False) -> Doubles:
-    """Read the doubts (Q,) of answers from a log, as of `logged_rows`.
+    """Read the doubts (Q,) of answers from a log (see `logged_rows`).
 
     Args:
         log: the file.
         column: `p_right`, whose complement is the doubt, or the doubt itself.
-        shares: whether the doubts are shares, as `p_right` and `doubt` are in any case.
+        shares: whether the doubts must be from 0 to 1; `p_right` and `doubt` always must.
 
     Raises:
-        FileError: the log is damaged, or has no such column; a value is no number, or no share where it should be.
+        FileError: the log is damaged or lacks the column; a value is not a number, or not from 0 to 1 where it must be.
     """
     values = []
     expected = "numbers from 0 to 1" if shares or column in SHARES else "numbers"
@@ -159,13 +160,13 @@ def logged_doubts(log: str | Path, column: str, *, shares: bool = False) -> Doub
 
 
 def logged_checks(log: str | Path, truth: str, certificate: Certificate, doubt: Any) -> tuple[Bools, Bools]:
-    """Return which answers (Q,) of a log were checked, and whether those (N,) are wrong.
+    """Return which answers (Q,) of a log were checked, and whether the N checked ones (N,) are wrong.
 
     Args:
-        log: a file with the columns `class_name`, the answer, and `truth`.
+        log: a file with the column `class_name`, the answer, and the column `truth`.
         truth: column of the true class, empty where nobody looked it up.
-        certificate: what it withholds does not count, nor what the log says was withheld.
-        doubt: of the answers (Q,), by which it decides.
+        certificate: answers that it withholds do not count, nor do those withheld in the log.
+        doubt: (Q,) doubt of each answer, by which the certificate decides.
 
     Raises:
         FileError: the log is damaged, lacks a column, or no answer was checked.
@@ -180,25 +181,25 @@ def logged_checks(log: str | Path, truth: str, certificate: Certificate, doubt: 
 
 
 def _compared(cell: str) -> str:
-    """Return a cell in the form in which it is compared with those of other programs."""
+    """Return a cell in a form that can be compared with cells of other programs."""
     name = cell_text(arrays.class_names_of([cell])[0])
     whole = WHOLE.fullmatch(name)
     return whole[1] if whole else name
 
 
 class Monitor:
-    """The running test; `update` takes one doubt after the other, `alarm` is set once and stays."""
+    """Run the test: `update` takes one doubt after the other; `alarm` is set once and stays."""
 
     def __init__(self, reference: Any, *, patience: float = PATIENCE, seed: int = 0) -> None:
         """Begin from the doubts `reference` (V,) of the calibration queries.
 
         Args:
-            reference: doubts of the answers the certificate was made from.
-            patience: clean queries that pass on average, at least, before a false alarm.
-            seed: of the draws that break ties.
+            reference: doubts of the answers that made the certificate.
+            patience: least mean number of clean queries before a false alarm.
+            seed: seed of the draws that break ties.
 
         Raises:
-            CertificateError: fewer than 50 doubts, or a patience below 1 or without end.
+            CertificateError: fewer than 50 doubts, or a patience below 1 or infinite.
             ValueError: a doubt that is not finite.
         """
         count = arrays.to_numpy(reference).size
@@ -221,7 +222,7 @@ class Monitor:
 
     @property
     def evidence(self) -> float:
-        """R(n) / patience: 1 is an alarm."""
+        """R(n) / patience; 1 is an alarm."""
         highest = float(self._logs.max())
         if highest == -math.inf:
             return 0.0
@@ -245,7 +246,7 @@ class Monitor:
         return self.evidence
 
     def watch(self, doubts: Iterable[float]) -> Alarm | None:
-        """Take several doubts, up to the first alarm; return it."""
+        """Take several doubts up to the first alarm; return the alarm."""
         for doubt in doubts:
             if self.alarm is not None:
                 break
@@ -262,7 +263,7 @@ class Monitor:
 
 
 def _way(a: float, b: float) -> Way:
-    """Return what the doubts did if the beta density with these parameters gained most."""
+    """Return how the doubts changed if the beta density with these parameters gained most."""
     if a == b:
         return "changed"
     return "rose" if a < b else "fell"

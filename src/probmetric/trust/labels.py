@@ -1,14 +1,14 @@
 """Find labels that are probably wrong: images nearer to another class than to their own.
 
-Notation: z_i unit embeddings, y_i labels, m_c the sum of the embeddings of class c. Image i is compared with every
-other class by cos(z_i, m_c) and with its own class without itself, by cos(z_i, m_y - z_i):
+Notation: z_i are unit embeddings, y_i labels, m_c the sum of the embeddings of class c. Image i is compared with every
+other class by cos(z_i, m_c), and with its own class without itself by cos(z_i, m_y - z_i):
 
     suspicion_i = max over c of cos(z_i, m_c) - cos(z_i, m_y - z_i)
 
-Above 0 another class is nearer. Class means judge better than nearest images: where a fifth of the labels is wrong, the
-nearest image often has one of them, while a mean hardly moves (`benchmarks/labels.py` compares them).
+Above 0, another class is nearer. Class means judge better than nearest images: where a fifth of the labels is wrong,
+the nearest image often has a wrong label, but a mean hardly moves (`benchmarks/labels.py` compares both).
 
-An image alone in its class has nothing to be compared with: its suspicion is NaN, and it is listed last.
+An image that is alone in its class cannot be compared with it: its suspicion is NaN, and it is listed last.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ BLOCK = 1024  # images compared with all classes at once
 
 @dataclass(frozen=True)
 class SuspectedLabels:
-    """Images by how much another class is nearer to them than their own.
+    """Rank images by how much nearer another class is than their own.
 
     Attributes:
         order: (N,) rows, the most suspicious first; images alone in their class last.
-        suspicion: (N,) cosine of the nearest other class minus that of the image's own class, NaN where it is alone.
+        suspicion: (N,) cosine of the nearest other class minus that of the image's own class, NaN if it is alone.
         proposed: (N,) the nearest other class of each image.
     """
 
@@ -41,7 +41,7 @@ class SuspectedLabels:
 
     @property
     def count(self) -> int:
-        """Images that are nearer to another class than to their own."""
+        """Number of images that are nearer to another class than to their own."""
         return int((self.suspicion > 0).sum())
 
 
@@ -53,7 +53,7 @@ def suspect_labels(embeddings: Any, labels: Any) -> SuspectedLabels:
         labels: (N,) class of each image; at least two classes.
 
     Returns:
-        Suspicions, the classes proposed in place of the labels, and the order to look in.
+        Suspicions, classes proposed in place of the labels, and the order in which to look at images.
 
     Raises:
         ValueError: shapes do not fit, an embedding is not finite, or there is only one class.

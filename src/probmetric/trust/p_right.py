@@ -1,13 +1,13 @@
-"""P(right): from the scores of an answer to the probability that it is right.
+"""Map the scores of an answer to P(right), the probability that it is right.
 
-A map is fitted to labelled answers and applied to others. It says what it was fitted on and how it did there, by
-cross-fitting; on other classes, or another gallery, its numbers are guesses.
+A map is fitted to labelled answers and applied to others. On other classes, or in another gallery, its numbers are
+guesses.
 
-P = 1 / (1 + exp(-(b + sum_j a_j z_j))), z_j the score, scaled to mean 0 and standard deviation 1 on the answers it was
-fitted to. Maximum likelihood with a standard Gaussian prior on a (precision `PRIOR`), without which few answers give a
-map that is too sure at both ends; b is free, hence the mean of P is the share that is right. From `SQUARED_FROM`
-answers on sum_j c_j z_j^2 is added, z_j kept within what was fitted, so that an answer unlike all of them is not judged
-by the wrong side of a parabola.
+P = 1 / (1 + exp(-(b + sum_j a_j z_j))), where z_j is score j, scaled to mean 0 and standard deviation 1 on the fitted
+answers. The fit is maximum likelihood with a standard Gaussian prior on a (precision `PRIOR`); without it, a map from
+few answers is too sure at both ends. b is free, so the mean of P is the share that is right. From `SQUARED_FROM`
+answers on, sum_j c_j z_j^2 is added. z_j is then clipped to the fitted range, so that the wrong side of a parabola
+never judges an answer outside it.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from probmetric.metrics.arrays import Array, Doubles, Ints
 from probmetric.metrics.calibration import EqualMass, calibration_error
 
 PRIOR = 1.0
-ROUNDING = 1e-9  # of its largest value: a score that spreads by less is constant
+ROUNDING = 1e-9  # of its largest value: a score that spreads by less counts as constant
 SQUARED_FROM = 500
 REFUTED = 0.05
-SMALLEST = 1e-12  # probability whose log-odds are told from less
+SMALLEST = 1e-12  # smaller probabilities count as this one
 FOLDS = 5
 BINS = 15
 MOST_RESAMPLES = 1_000_000
-LARGEST = float(np.finfo(np.float32).max)  # scores beyond it count as it: their squares are finite
+LARGEST = float(np.finfo(np.float32).max)  # larger scores are clipped to it, so that their squares are finite
 
 
 @dataclass(frozen=True)
 class PRight:
-    """A fitted map; `probability` applies it.
+    """Hold a fitted map; `probability` applies it.
 
     Attributes:
         scores: names of its scores, in the order of the columns.
-        centre: (J,) mean of each score where it was fitted.
-        scale: (J,) standard deviation.
-        weights: (J,).
+        centre: (J,) mean of each score on the fitted answers.
+        scale: (J,) standard deviation of each score on the fitted answers.
+        weights: (J,) weights a.
         bias: b.
-        answers: answers it was fitted to.
-        squares: (J,) weights of the squares; empty without them.
-        low: (J,) smallest scaled score where it was fitted; below it counts as it. Empty without squares.
-        high: (J,) the largest.
+        answers: number of answers it was fitted to.
+        squares: (J,) weights c of the squares; empty without them.
+        low: (J,) smallest scaled score in the fit; smaller ones are clipped to it. Empty without squares.
+        high: (J,) largest scaled score in the fit.
     """
 
     scores: tuple[str, ...]
@@ -63,7 +63,7 @@ class PRight:
     high: tuple[float, ...] = ()
 
     def probability(self, scores: Mapping[str, Any]) -> Doubles:
-        """Return P(right) (Q,) of answers with these `scores`, name -> (Q,); others than the map's are not read.
+        """Return P(right) (Q,) of answers with these `scores`, name -> (Q,); scores that the map lacks are ignored.
 
         Raises:
             ValueError: a score of the map is missing, or not finite.
@@ -78,11 +78,11 @@ class PRight:
         return np.asarray(scipy.special.expit(self.bias + z @ np.array(self.weights + self.squares)))
 
     def recalibrated(self, scores: Mapping[str, Any], right: Any) -> PRight:
-        """Return the map with a slope and a level fitted to more answers: log-odds a + c l, l those of this map, c > 0.
+        """Return the map with level a and slope c > 0 fitted to more answers: log-odds a + c l, where l are this map's.
 
-        The order of answers stays, hence what a threshold lets through: a certificate by either map decides alike.
-        Where no c > 0 fits, because all are right, all wrong or the order is no good, c stays 1, and the mean becomes
-        their share, of one answer more that is half right.
+        The order of answers stays the same, so certificates by either map answer the same queries. Where no c > 0 fits
+        (all are right, all are wrong, or the order is bad), c stays 1, and the mean of P becomes the share of right
+        answers, counting one more answer that is half right.
         """
         levels = scipy.special.logit(np.clip(self.probability(scores), SMALLEST, 1 - SMALLEST))
         truth = arrays.booleans(right, "right", count=len(levels))
@@ -95,13 +95,13 @@ class PRight:
         return replace(self, bias=bias, weights=weights, squares=squares, answers=len(levels))
 
     def corrected(self, scores: Mapping[str, Any], right: Any) -> PRight:
-        """Return the map recalibrated by other answers where these refute it, else the map as it is.
+        """Return the map recalibrated by other answers if these refute it, else the map as it is.
 
-        It is refuted where their likelihood ratio is one that true maps reach with a chance of `REFUTED`.
+        They refute it if a true map reaches their likelihood ratio with a chance below `REFUTED`.
 
         Args:
-            scores: name -> (N,).
-            right: (N,) whether they are right.
+            scores: name -> (N,) scores of the other answers.
+            right: (N,) whether these answers are right.
         """
         truth = arrays.booleans(right, "right").astype(bool)
         moved = self.recalibrated(scores, truth)
@@ -110,13 +110,13 @@ class PRight:
         return moved if np.exp(-gained) < REFUTED else self  # twice the gain is chi-squared with 2 degrees of freedom
 
     def plain(self) -> dict[str, Any]:
-        """Return its fields as JSON has them; `PRight.of` reads them."""
+        """Return the fields in types that JSON has; `PRight.of` reads them."""
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return plain
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> PRight:
-        """Return the map that `plain` described."""
+        """Return the map from the fields that `plain` returned."""
         fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
         p_right = cls(**fields)
         squared = (p_right.squares, p_right.low, p_right.high)
@@ -135,8 +135,7 @@ def fit_p_right(scores: Mapping[str, Any], right: Any) -> PRight:
     """Fit the map from `scores`, name -> (N,), to `right` (N,) in {0, 1}.
 
     Raises:
-        ValueError: no score, lengths that differ, numbers that are not finite, or answers that are all right or all
-            wrong.
+        ValueError: no scores, lengths that differ, numbers that are not finite, only right or only wrong answers.
 
     Examples:
         >>> fitted = fit_p_right({"cosine": [0.9, 0.8, 0.3, 0.2, 0.7, 0.4]}, [1, 1, 0, 0, 0, 1])
@@ -150,7 +149,7 @@ def fit_p_right(scores: Mapping[str, Any], right: Any) -> PRight:
             f"all {len(truth)} answers are {'right' if truth[0] else 'wrong'}; P(right) needs some of either kind."
         )
     centre, scale = columns.mean(axis=0), columns.std(axis=0)
-    scale[scale <= ROUNDING * np.abs(columns).max(axis=0)] = 1.0  # constant: of new answers it says nothing either
+    scale[scale <= ROUNDING * np.abs(columns).max(axis=0)] = 1.0  # a constant score says nothing about new answers
     z = (columns - centre) / scale
     squared = len(truth) >= SQUARED_FROM
     design = np.hstack([np.ones((len(z), 1)), z, z**2] if squared else [np.ones((len(z), 1)), z])
@@ -175,7 +174,7 @@ def _fit_logistic(design: Doubles, right: Any, precision: Doubles) -> Doubles:
     Args:
         design: (N, J) columns.
         right: (N,) zeros and ones.
-        precision: (J,) of the prior, whose mean is 0; 0 for a weight that is free.
+        precision: (J,) precision of the prior, whose mean is 0; 0 for a weight without a prior.
     """
 
     def loss(weights: Doubles) -> float:
@@ -197,10 +196,10 @@ def _fit_logistic(design: Doubles, right: Any, precision: Doubles) -> Doubles:
 
 
 def cross_fitted(scores: Mapping[str, Any], right: Any, groups: Any, *, folds: int = FOLDS, seed: int = 0) -> Doubles:
-    """Return P(right) (N,) of each answer by a map fitted to answers of other `groups` (N,) (classes).
+    """Return P(right) (N,) of each answer, by a map fitted to answers of other `groups` (N,), such as classes.
 
     Raises:
-        ValueError: fewer groups than 2, or a part without which the answers are all right or all wrong.
+        ValueError: fewer than 2 groups, or all answers outside some part are right, or all are wrong.
     """
     truth = arrays.booleans(right, "right", count=len(_columns(scores)))
     part = class_folds(groups, folds=folds, seed=seed)
@@ -215,7 +214,7 @@ def cross_fitted(scores: Mapping[str, Any], right: Any, groups: Any, *, folds: i
 
 
 def class_folds(groups: Any, *, folds: int = FOLDS, seed: int = 0) -> Ints:
-    """Return the part (N,) in 0..folds-1 of each entry; entries of one of the `groups` (N,) share theirs."""
+    """Return the part (N,) in 0..folds-1 of each entry; all entries of a group in `groups` (N,) are in one part."""
     names, codes = arrays.names_of(groups, "groups")
     if len(names) < 2:
         raise ValueError(f"groups name {len(names)} class; class-disjoint parts need at least 2.")
@@ -226,8 +225,8 @@ def class_folds(groups: Any, *, folds: int = FOLDS, seed: int = 0) -> Ints:
 def p_right_metrics(probability: Any, right: Any, *, bins: int = BINS) -> dict[str, float]:
     """Measure how good stated probabilities (N,) are, for answers that are right or wrong, `right` (N,).
 
-    nll mean -log of the probability of what happened; brier mean (p - right)^2; ece by `bins` of equal mass, L1;
-    ece_floor what `ece` would be on average, at this number of answers, if every stated probability were true.
+    nll is the mean -log of the probability stated for what happened; brier is the mean (p - right)^2; ece has `bins` of
+    equal mass, L1; ece_floor is the mean ece of this number of answers if every stated probability were true.
 
     Examples:
         >>> metrics = p_right_metrics([0.5, 0.5, 0.5, 0.5], [1, 0, 1, 0])
@@ -236,7 +235,7 @@ def p_right_metrics(probability: Any, right: Any, *, bins: int = BINS) -> dict[s
     """
     stated = arrays.vector(probability, "probability")
     truth = arrays.booleans(right, "right", count=len(stated))
-    error = calibration_error(stated, truth, bins=bins)  # refuses what is no probability
+    error = calibration_error(stated, truth, bins=bins)  # refuses numbers outside [0, 1]
     happened = np.where(truth == 1, stated, 1.0 - stated)
     return {
         "nll": float(-np.log(np.maximum(happened, 1e-12)).mean()),
@@ -247,7 +246,7 @@ def p_right_metrics(probability: Any, right: Any, *, bins: int = BINS) -> dict[s
 
 
 def ece_floor(probability: Doubles, *, bins: int = BINS, draws: int = 50, seed: int = 0) -> float:
-    """Return the mean calibration error of `probability` (N,) against answers drawn with just these probabilities."""
+    """Return the mean calibration error of `probability` (N,) for outcomes drawn with these probabilities."""
     generator, binned = arrays.generator(seed), EqualMass(arrays.vector(probability, "probability"), bins)
     drawn = (generator.random(len(probability)) < probability for _ in range(draws))
     return float(np.mean([binned.reliability(right).error("l1") for right in drawn]))
@@ -256,18 +255,18 @@ def ece_floor(probability: Doubles, *, bins: int = BINS, draws: int = 50, seed: 
 def added_auroc(
     free: Mapping[str, Any], own: Mapping[str, Any], right: Any, groups: Any, *, resamples: int = 200, seed: int = 0
 ) -> dict[str, float]:
-    """Return what `own` scores add to the `free` ones: difference of two error AUROCs, with a paired interval.
+    """Return how much `own` scores add to the `free` ones: difference of two error AUROCs, with a paired interval.
 
     Both maps are logistic and cross-fitted over the same class-disjoint parts; the AUROC is P(a wrong answer gets the
-    lower P(right)), ties half. The interval draws classes again, all answers of a class together: 95 %, percentile.
+    lower P(right)), ties count half. The 95 % percentile interval is over bootstrap samples of classes.
 
     Args:
         free: name -> (N,) scores that every search returns.
         own: name -> (N,) scores of the method.
         right: (N,) whether the answers are right.
         groups: (N,) class of each query.
-        resamples: bootstrap samples of the classes.
-        seed: of the parts and of the bootstrap.
+        resamples: number of bootstrap samples of the classes.
+        seed: seed of the parts and of the bootstrap.
 
     Returns:
         `free` and `both`, the two AUROCs, `added`, their difference, `added_low` and `added_high`.
@@ -288,16 +287,16 @@ def added_auroc(
 
 
 class _Ranked:
-    """Answers ranked once by their P(right) (N,), to be counted with many weights."""
+    """Rank answers once by their P(right) (N,), to compute AUROCs with many weights."""
 
     def __init__(self, stated: Doubles, right: Doubles) -> None:
         self.level = np.unique(-stated, return_inverse=True)[1]
         self.wrong, self.right = np.flatnonzero(right == 0), np.flatnonzero(right == 1)
 
     def auroc(self, weight: Array) -> float:
-        """Return P(a wrong answer gets the lower P(right)), ties half, each with its `weight` (N,); NaN if none is.
+        """Return P(a wrong answer gets the lower P(right)), ties half, by `weight` (N,); NaN if one kind is missing.
 
-        Halves of whole numbers are added, so that the result is exact but for its one division.
+        Sums are of halves of whole numbers, so only the one division rounds.
         """
         count = int(self.level.max()) + 1
         wrong, right = (

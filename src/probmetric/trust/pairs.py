@@ -1,15 +1,16 @@
-"""Certificates of 1:1 decisions: "is this the same person?" is answered yes where a similarity is high enough.
+"""Certify 1:1 decisions: "is this the same person?" is answered yes if the similarity is high enough.
 
     false accept   yes, although the two identities differ
     false reject   no, although they are the same
 
-What is promised: of pairs of different identities at most a stated share is accepted, with a stated confidence
-(`probmetric.trust.tolerance`). What is drawn: identities. Where they are named, pairs of different identities are used
-that share none, and one pair of every identity with itself; without names the pairs are taken for independent, which
-pairs from few people are not. What breaks it: other people than those sampled (age, camera, relatives), and copies.
+The promise: of pairs of different identities at most a stated share is accepted, with a stated confidence
+(`probmetric.trust.tolerance`). The unit of drawing is the identity. With named identities, the certificate uses pairs
+of different identities that share none, and one pair of every identity with itself. Without names it takes pairs for
+independent, but pairs from few people are not. Other people than those sampled (age, camera, relatives) break the
+promise, and so do copies.
 
-A share of false accepts is no probability that an accepted pair is genuine: that depends on how often genuine pairs
-are asked, and is given at a declared prior only (`PairCertificate.precision`).
+A share of false accepts is not the probability that an accepted pair is genuine. That probability depends on how often
+genuine pairs are asked; `PairCertificate.precision` computes it from a stated prior.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from probmetric.trust.tolerance import disjoint_pairs, one_of_each, tolerance_li
 
 @dataclass(frozen=True)
 class PairCertificate:
-    """A threshold on the similarity of a pair, and what is known of the decisions it makes.
+    """Hold a threshold on the similarity of a pair, and the error rates of its decisions.
 
     Attributes:
         false_accept: largest share of pairs of different identities that is accepted.
@@ -35,10 +36,10 @@ class PairCertificate:
         threshold: pairs with a larger similarity are accepted.
         false_accept_bound: upper bound, at this confidence, of the share accepted; at most `false_accept`.
         false_reject: share of the calibration pairs of one identity that is rejected.
-        false_reject_range: Clopper-Pearson interval of that share; either end is wrong with chance 1 - confidence.
-        impostors: pairs of different identities that the threshold rests on.
-        genuine: pairs of one identity that `false_reject` rests on.
-        unit: what was taken for drawn independently.
+        false_reject_range: Clopper-Pearson interval of `false_reject`; either end is wrong with chance 1 - confidence.
+        impostors: number of pairs of different identities that the threshold rests on.
+        genuine: number of pairs of one identity that `false_reject` rests on.
+        unit: unit that was drawn independently.
     """
 
     false_accept: float
@@ -58,7 +59,7 @@ class PairCertificate:
     def precision(self, prior: float) -> float:
         """Return a lower bound of P(same identity | accepted), where a share `prior` of the pairs asked is genuine.
 
-        The bound rests on two bounds, of false accepts and of false rejects: both hold with probability at least
+        It combines the bounds of false accepts and of false rejects; both hold together with probability at least
         1 - 2 (1 - confidence).
         """
         check_shares(prior=prior)
@@ -73,15 +74,15 @@ def certify_pairs(
     """Certify a similarity above which at most a share of pairs of different identities is accepted.
 
     Args:
-        similarity: (P,) of the calibration pairs, higher = more alike.
-        same: (P,) whether they show one identity.
-        false_accept: share of pairs of different identities allowed to be accepted.
+        similarity: (P,) similarity of each calibration pair, higher = more alike.
+        same: (P,) whether each pair shows one identity.
+        false_accept: share of pairs of different identities that may be accepted.
         confidence: chance that the promise holds.
-        identities: (P, 2) names of the identities of every pair, so that independent pairs can be chosen.
-        seed: of that choice.
+        identities: (P, 2) names of the identities of every pair, to choose independent pairs.
+        seed: seed of this choice.
 
     Raises:
-        CertificateError: too few pairs of different identities, or none of the same one; says how many are needed.
+        CertificateError: too few pairs of different identities, or no pair of one; the message says how many you need.
         ValueError: lengths that differ, or identities that contradict `same`.
 
     Examples:
@@ -127,7 +128,7 @@ def certify_pairs(
 
 
 def _checked(identities: Any, same: Bools) -> Array:
-    """Return the numbers (P, 2) of the identities of every pair."""
+    """Return the identities of every pair as numbers (P, 2)."""
     names = arrays.to_numpy(identities)
     if names.shape != (len(same), 2):
         raise ValueError(f"identities has shape {names.shape}; expected ({len(same)}, 2), two for every pair.")

@@ -1,21 +1,20 @@
-"""Sets of classes that hold the right one: split conformal prediction for retrieval (Vovk et al. 2005, Sadinle 2019).
+"""Make sets of classes that hold the right one: split conformal prediction (Vovk et al. 2005, Sadinle 2019).
 
-Notation: s(x, c) doubt that query x is of class c, higher = less likely: for instance the cosine of the nearest image
-of all minus that of the nearest of c, or 1 - P(c | x). With s_(k) the k-th smallest doubt of the right class among n
-calibration queries, k = ceil((n + 1)(1 - miss)), the set {c: s(x, c) <= s_(k)} holds the right class of a new query
-with probability at least 1 - miss, over calibration sets and queries, whatever the distribution. Sets are small where
-the answer is sure.
+Notation: s(x, c) is the doubt that query x is of class c, higher = less likely. For example, it is the cosine of the
+nearest image of all minus that of the nearest image of c, or 1 - P(c | x). s_(k) is the k-th smallest doubt of the
+right class among n calibration queries, k = ceil((n + 1)(1 - miss)). The set {c: s(x, c) <= s_(k)} holds the right
+class of a new query with probability at least 1 - miss, over calibration sets and queries, for every distribution. Sets
+are small where the answer is sure.
 
-    marginal    over all queries; some classes may be missed more often, others less
-    per class   for the queries of every class by itself; a class with too few calibration queries, fewer than
-                1 / miss - 1, is put into every set
-
-    groups      of queries that come together (people, sessions), of sizes n_g: each query counts 1 / n_g, and the
-                threshold is the smallest doubt below which (G + 1)(1 - miss) groups lie (Lee, Barber and Willett 2023,
+    marginal    the promise is for all queries together; some classes may be missed more often, others less
+    per class   the promise is for the queries of every class by itself; a class with fewer than 1 / miss - 1
+                calibration queries is put into every set
+    groups      queries come together (people, sessions) in groups of n_g: each query counts 1 / n_g, and the threshold
+                is the smallest doubt below which (G + 1)(1 - miss) groups lie (Lee, Barber and Willett 2023,
                 hierarchical conformal prediction); the promise is for a query of a new group
 
-What is drawn: queries, exchangeably, or groups of them. What breaks it: queries of classes that are not in the gallery,
-bursts that are not named.
+Queries, or groups of them, must be drawn exchangeably. Queries of classes outside the gallery break the promise, and so
+do bursts that are not named.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from probmetric.trust.certificates import check_shares
 
 @dataclass(frozen=True)
 class CoverageSets:
-    """Thresholds by class, and the sets they make.
+    """Hold a threshold for each class; `members` makes the sets.
 
     Attributes:
-        thresholds: (C,) a class is in the set where its doubt is at most its threshold; infinite: always.
+        thresholds: (C,) a class is in the set if its doubt is at most its threshold; with infinity, always.
         miss: share of queries whose set may lack the right class.
-        per_class: whether that holds for every class by itself.
-        queries: calibration queries.
+        per_class: whether the promise holds for every class by itself.
+        queries: number of calibration queries.
     """
 
     thresholds: Doubles
@@ -62,10 +61,10 @@ def coverage_sets(
 
     Args:
         class_doubt: (N, C) doubt that each calibration query is of each class.
-        labels: (N,) their classes, columns of `class_doubt`.
+        labels: (N,) classes of the queries, as columns of `class_doubt`.
         miss: share of queries whose set may lack the right class.
-        per_class: promise it for every class by itself.
-        groups: (N,) what queries come from together, where they are no independent draws.
+        per_class: make the promise for every class by itself.
+        groups: (N,) group of each query, if queries are not independent draws.
 
     Examples:
         >>> generator = np.random.default_rng(0)

@@ -1,18 +1,18 @@
-"""Spot checks: is more wrong than was promised? A running test on answers whose truth somebody looked up.
+"""Test continuously whether more answers are wrong than was promised, on answers whose truth somebody looked up.
 
-Notation: w_i in {0, 1} whether checked answer i is wrong, S_n their sum, alpha the risk promised, q > alpha a share of
-errors to be noticed, delta the chance of ever a false alarm. As long as the true share is at most alpha, each of
+Notation: w_i in {0, 1} says whether checked answer i is wrong, S_n is their sum, alpha the risk promised, q > alpha a
+share of errors to notice, delta the chance of ever a false alarm. As long as the true share is at most alpha, each of
 
     L_n(q) = prod_i (q / alpha)^w_i ((1 - q) / (1 - alpha))^(1 - w_i)                      a likelihood ratio
     T_n(m, c) = P(S_m >= c | S_n) / P(S_m >= c),  P at alpha, the same from check m on      "c errors in m checks"
 
-has mean at most 1, and so has their weighted mean; the chance that it ever reaches 1 / delta is at most delta, however
-long one looks (Ville 1939). T says as soon as can be that a share of `HORIZONS` times alpha is wrong: m is the number
-of checks in which the best test at the weight's share of delta finds it more often than not. L goes on for ever.
+has mean at most 1, and so has their weighted mean. So the chance that this mean ever reaches 1 / delta is at most
+delta, however many answers you check (Ville 1939). T finds a share of `HORIZONS` times alpha as early as possible: m is
+the number of checks in which the best test, at the weight's share of delta, finds it more often than not. L never ends.
 
-No test at all notices q with chance one half in fewer checks than the best test of one size needs (`checks_needed`;
-Neyman and Pearson): 1.5 times as many errors cannot be noticed in 100 checks unless .2 or more was promised. Medians of
-300 runs with 1 % false alarms, and that bound (`benchmarks/spot_checks.py`):
+No test notices q with chance one half in fewer checks than the best test of fixed size (`checks_needed`; Neyman and
+Pearson). For example, no test can notice 1.5 times as many errors in 100 checks unless .2 or more was promised. Medians
+of 300 runs with 1 % false alarms, and in brackets that bound (`benchmarks/spot_checks.py`):
 
     risk promised      1.5 times as many errors      twice         three times
          .05             573 (476)               247 (137)     82 (45)
@@ -38,20 +38,20 @@ from probmetric.trust.certificates import CertificateError, check_shares
 
 FACTORS = (1.25, 1.5, 2.0, 3.0, 5.0)
 HORIZONS = ((1.5, 0.7), (2.0, 0.1), (3.0, 0.05))  # times the risk, weight; the rest is the likelihood ratios'
-COUNTED = 100  # errors, up to which the fewest are found one by one
-LEAST_RISK = 1e-12  # smaller ones want more checks than can be counted
+COUNTED = 100  # errors up to which the fewest are searched one by one
+LEAST_RISK = 1e-12  # smaller risks need more checks than can be counted
 OFTEN = 0.55  # chance with which a horizon notices
 
 
 @dataclass(frozen=True)
 class SpotChecks:
-    """What checked answers say about a promise.
+    """Hold what checked answers say about a promise.
 
     Attributes:
-        checks: answers checked.
-        errors: those that were wrong.
-        evidence: 1 is an alarm; the largest so far.
-        alarm: the check at which it was reached, from 1; None as long as the promise may hold.
+        checks: number of answers checked.
+        errors: number of them that were wrong.
+        evidence: largest evidence so far; 1 is an alarm.
+        alarm: the check, from 1, at which the evidence reached 1; None as long as the promise may hold.
     """
 
     checks: int
@@ -61,7 +61,7 @@ class SpotChecks:
 
     @property
     def text(self) -> str:
-        """A line for people."""
+        """The result in one line."""
         counted = f"{self.errors} of {self.checks} checked answers are wrong"
         if self.alarm is None:
             return f"{counted}; the promise may hold; evidence {self.evidence:.2g} (1 is an alarm)"
@@ -75,11 +75,12 @@ def spot_checks(wrong: Any, *, risk: float, false_alarms: float = 0.01, groups: 
         wrong: (N,) whether checked answers are wrong, drawn at random from those given, in the order of checking.
         risk: share of wrong answers that was promised.
         false_alarms: chance of ever an alarm although the promise holds.
-        groups: (N,) source of each answer (session, person), where all of a source were checked: the first counts, so
-            that each source counts alike: where those with many answers err less, more is wrong than among all answers.
+        groups: (N,) source of each answer (session, person), if all answers of a source were checked. The first
+            counts, so all sources count alike: if sources with many answers err less, this share of errors is higher
+            than among all answers.
 
     Raises:
-        CertificateError: the risk or the chance of a false alarm is no share, or the risk is below 1e-12.
+        CertificateError: the risk or the chance of a false alarm is not between 0 and 1, or the risk is below 1e-12.
 
     Examples:
         >>> print(spot_checks([0, 1, 0, 1, 1, 1, 1, 1], risk=0.05).text)
@@ -109,9 +110,9 @@ def running_evidence(wrong: Doubles, risk: float, false_alarms: float) -> Double
 
 
 def checks_needed(share: float, *, risk: float, false_alarms: float = 0.01) -> float:
-    """Return in how many checks the best test notices half of the time that a `share` is wrong, not `risk`.
+    """Return in how many checks the best test notices, half of the time, that a `share` above `risk` is wrong.
 
-    Exact to about 1 % where more than 100 errors have to be seen, as it is between shares that are near one another;
+    It is exact to about 1 % where the test needs more than 100 errors, that is, where `share` is near `risk`. It is
     infinite where they are less than a ten-thousandth of `risk` apart.
 
     Examples:
@@ -147,12 +148,12 @@ def _horizon(share: float, risk: float, level: float, often: float = OFTEN) -> t
             middle = (low + errors) // 2
             low, errors = (low, middle) if finds(middle) else (middle, errors)
     most = _most_checks(errors, risk, level)
-    counts = range(errors, most + 1)  # the more checks, the larger the tail
+    counts = range(errors, most + 1)  # the tail grows with the checks
     return counts[bisect.bisect_left(counts, often, key=lambda count: float(_tail(errors, count, share)))], errors
 
 
 def _most_checks(errors: int, risk: float, level: float) -> int:
-    """Return the most checks among which so many `errors` have at most the chance `level`."""
+    """Return the most checks for which the chance of this many `errors` is at most `level`."""
     high = 2 * errors
     while _tail(errors, high, risk) <= level:
         high *= 2
@@ -168,5 +169,5 @@ def _tail(errors: Any, checks: Any, share: float) -> Doubles:
 
 
 def _share(factor: float, risk: float) -> float:
-    """Return so many times the risk, as far as that is a share."""
+    """Return `factor` times the risk, or half way from the risk to 1 where that is .99 or more."""
     return factor * risk if factor * risk < 0.99 else risk + (1 - risk) * 0.5

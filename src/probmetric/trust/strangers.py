@@ -1,15 +1,15 @@
-"""Certificates against strangers: queries whose class is not in the gallery are answered at most so often.
+"""Certify how often strangers are answered: queries whose class is not in the gallery.
 
-What is promised: of strangers at most a stated share is answered, with a stated confidence, whatever the distribution
-of their doubts (`probmetric.trust.tolerance`). What is drawn: strangers; where several images of each are at hand, name
-them by `groups`, and one image of each is used. What breaks it: strangers of another kind than those sampled.
+The promise: at most a stated share of strangers is answered, with a stated confidence, for every distribution of their
+doubts (`probmetric.trust.tolerance`). The unit of drawing is the stranger; if you have several images of each, name the
+strangers by `groups`, and one image of each is used. Strangers of another kind than those sampled break the promise.
 
-Without strangers there is a weaker promise: ask each gallery class as if it were not there, so that its queries become
-strangers (`doubt` of the nearest image of another class). It holds for strangers that are to the gallery what its
-own classes are to each other, and says nothing about others.
+Without strangers there is a weaker promise: ask each gallery class as if it were not in the gallery, so that its
+queries become strangers (`doubt` of the nearest image of another class). It holds only for strangers that differ from
+the gallery's classes as these differ from each other.
 
     FPIR(t)   share of strangers answered (false positive identification rate)
-    FNIR(t)   share of known queries that get no right answer: withheld, or answered wrongly (false negative)
+    FNIR(t)   share of known queries that are withheld or answered wrongly (false negative identification rate)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from probmetric.trust.tolerance import one_of_each, tolerance_limit
 
 @dataclass(frozen=True)
 class StrangerCertificate:
-    """A threshold on the doubt below which at most a share of strangers is answered.
+    """Hold a threshold on the doubt below which at most a stated share of strangers is answered.
 
     Attributes:
         false_accept: largest share of strangers that is answered.
@@ -34,8 +34,8 @@ class StrangerCertificate:
         threshold: queries with a smaller doubt are answered.
         false_accept_bound: upper bound, at this confidence, of the share of strangers answered.
         coverage: share of the known calibration queries that is answered.
-        known: known calibration queries.
-        strangers: strangers that the threshold rests on.
+        known: number of known calibration queries.
+        strangers: number of strangers that the threshold rests on.
     """
 
     false_accept: float
@@ -58,14 +58,14 @@ def certify_strangers(
 
     Args:
         known: (Q,) doubt of answers to queries whose class is in the gallery.
-        strangers: (S,) doubt of answers to queries whose class is not.
-        false_accept: share of strangers allowed to be answered.
+        strangers: (S,) doubt of answers to queries whose class is not in the gallery.
+        false_accept: share of strangers that may be answered.
         confidence: chance that the promise holds.
-        groups: (S,) who each stranger is, where some are shown several times.
-        seed: of the choice among a stranger's images.
+        groups: (S,) name of each stranger, if some have several images.
+        seed: seed of the choice among a stranger's images.
 
     Raises:
-        CertificateError: too few strangers; says how many are needed.
+        CertificateError: too few strangers; the message says how many are needed.
 
     Examples:
         >>> generator = np.random.default_rng(0)
@@ -90,7 +90,7 @@ def certify_strangers(
 
 
 def identification_rates(doubt: Any, right: Any, strangers: Any) -> tuple[Doubles, Doubles]:
-    """Return FPIR and FNIR (K,) at every doubt up to which queries may be answered, ascending, from none on.
+    """Return FPIR and FNIR (K,) at every threshold of the doubt, ascending, from one that answers no query.
 
     Args:
         doubt: (Q,) doubt of answers to known queries.

@@ -1,11 +1,12 @@
-"""Thresholds that new values exceed at most so often: distribution-free tolerance limits (Wilks 1941).
+"""Find thresholds that at most a stated share of new values exceeds: tolerance limits of any distribution (Wilks 1941).
 
-Notation: v_1, ..., v_n independent values, F their unknown distribution, x the share allowed, 1 - delta the confidence.
-With T the (k + 1)-th largest value, the share of new values above T is larger than x with probability at most
-P(Binomial(n, x) <= k), for every F; ties make it smaller. The largest k with P(Binomial(n, x) <= k) <= delta is taken.
+Notation: v_1, ..., v_n are independent values, F is their unknown distribution, x the share allowed, 1 - delta the
+confidence. With T the (k + 1)-th largest value, the share of new values above T is larger than x with probability at
+most P(Binomial(n, x) <= k), for every F; ties make it smaller. The largest k with P(Binomial(n, x) <= k) <= delta is
+taken.
 
 Values of one person (or pairs that share a person) are not independent. `one_of_each` and `disjoint_pairs` choose
-values that are, whatever the values themselves say.
+independent ones without reading the values.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from probmetric.trust.certificates import CertificateError, check_shares, errors
 
 @dataclass(frozen=True)
 class Limit:
-    """A threshold that at most a share of new values exceeds.
+    """Hold a threshold that at most a stated share of new values exceeds.
 
     Attributes:
-        threshold: values strictly above it exceed it.
+        threshold: the limit; only values strictly above it exceed it.
         bound: upper bound of the share of new values above it, at the confidence asked for.
-        values: how many values it rests on, n.
-        allowed: how many of them may lie above it, k.
+        values: number n of values it rests on.
+        allowed: number k of them that may lie above it.
     """
 
     threshold: float
@@ -44,10 +45,10 @@ def tolerance_limit(values: Any, *, share: float, confidence: float, noun: str =
         values: independent values (n,).
         share: share of new values allowed above the threshold.
         confidence: chance, over samples of n values, that the promise holds.
-        noun: what the values are called in messages.
+        noun: name of the values in messages.
 
     Raises:
-        CertificateError: too few values for this share and confidence; says how many are needed.
+        CertificateError: too few values for this share and confidence; the message says how many are needed.
 
     Examples:
         >>> limit = tolerance_limit(np.arange(1000.0), share=0.01, confidence=0.9)
@@ -67,7 +68,7 @@ def tolerance_limit(values: Any, *, share: float, confidence: float, noun: str =
 
 
 def one_of_each(groups: Any, *, seed: int = 0) -> Ints:
-    """Return rows (G,) that show every group of `groups` (N,) once, drawn at random."""
+    """Return one random row of every group in `groups` (N,), as row numbers (G,)."""
     values = arrays.to_numpy(groups)
     order = arrays.generator(seed).permutation(len(values))
     return np.sort(order[np.unique(values[order], return_index=True)[1]])
@@ -76,8 +77,8 @@ def one_of_each(groups: Any, *, seed: int = 0) -> Ints:
 def disjoint_pairs(identities: Any, *, seed: int = 0) -> Ints:
     """Return rows (K,) of pairs that share no identity, of `identities` (P, 2).
 
-    Identities, in random order, each take the first with which they are paired: those with many rows, or in many pairs,
-    are not paired with each other more often than chance has it.
+    Identities in random order each take the first free identity they are paired with. So identities with many rows, or
+    in many pairs, are not paired with each other more often than by chance.
 
     Examples:
         >>> disjoint_pairs([["a", "b"], ["c", "d"], ["a", "c"]]).tolist()

@@ -1,22 +1,21 @@
-"""A run judged against the exact posterior, where the dataset has one (`letters_exact`).
+"""Judge a run against the exact posterior, where the dataset has one (`letters_exact`).
 
-For query x answered with class a, P(right) = P(a | x) is known. Two scores mark what a doubt could know. That of the
-answer, 1 - P(a | x), is a Bayes classifier: it knows the letter, and with it whether the answer is wrong. That of the
-image, the entropy of P(class | x), knows exactly how much the noise hides, and nothing of the answer; an uncertainty
-that is made from the image alone is measured by it. What is lost by answering a, in place of the likeliest class, is
-the retrieval's and no uncertainty's.
+If query x is answered with class a, P(right) = P(a | x) is known. Two scores show what a doubt could know. The score of
+the answer, 1 - P(a | x), is a Bayes classifier: it knows the letter, so it knows whether the answer is wrong. The score
+of the image, the entropy of P(class | x), knows how much the noise hides, but not the answer; compare with it an
+uncertainty that is made from the image alone. If a is not the likeliest class, the loss is due to the retrieval.
 
     bayes_accuracy         mean of the largest P(class | image): no classifier of the image is right more often
-    bayes_ece              calibration error of that largest probability: sampling error alone
-    retrieval_regret       that accuracy minus the mean P(answer | image): what the retrieval loses
-    error_auroc            error AUROC of the best score of the answer, for the run's own answers
-    error_auroc_regret     that, minus the own uncertainty's
-    free_auroc_regret      that, minus the free scores' together, cross-fitted (`trust/free`)
-    image_auroc            error AUROC of the score of the image, for the same answers
-    image_auroc_regret     that, minus the own uncertainty's: the uncertainty's regret; below 0 where it knows more than
-                           the noise
-    p_right_regret         NLL of the cross-fitted P(right) minus that of P(answer | image), in nats: of retrieval and
-                           uncertainty together
+    bayes_ece              calibration error of the largest P(class | image): sampling error alone
+    retrieval_regret       bayes_accuracy minus the mean P(answer | image): what the retrieval loses
+    error_auroc            error AUROC of the score of the answer, for the run's own answers
+    error_auroc_regret     error_auroc minus the error AUROC of the own uncertainty
+    free_auroc_regret      error_auroc minus that of all free scores, cross-fitted (`trust/free`)
+    image_auroc            error AUROC of the score of the image, for the run's own answers
+    image_auroc_regret     image_auroc minus the error AUROC of the own uncertainty; below 0 where the uncertainty knows
+                           more than the noise
+    p_right_regret         NLL of the cross-fitted P(right) minus that of P(answer | image), in nats: loss of retrieval
+                           and uncertainty together
     aleatoric_spearman     rank correlation of the own uncertainty with the entropy of P(class | image)
 """
 
@@ -38,13 +37,13 @@ from probmetric.trust.p_right import p_right_metrics
 
 @dataclass(frozen=True)
 class Truth:
-    """The exact posterior of Q images: `posterior` (Q,C), `classes` (C,), the label of each column."""
+    """Hold the exact `posterior` (Q,C) of Q images, and the label of each column, `classes` (C,)."""
 
     posterior: Doubles
     classes: Ints
 
     def of(self, labels: Any) -> Doubles:
-        """Return P(class of `labels` (Q,) | image) (Q,); 0 for a class without a column."""
+        """Return P(label | image) (Q,) for `labels` (Q,); 0 for a class without a column."""
         place = np.searchsorted(self.classes, labels).clip(max=len(self.classes) - 1)
         return np.where(self.classes[place] == labels, self.posterior[np.arange(len(place)), place], 0.0)
 
@@ -55,7 +54,7 @@ class Truth:
 
 
 def truth_metrics(answers: Answers, truth: Truth, *, seed: int = 0) -> dict[str, float]:
-    """Return `exact/...` of the module docstring for answers to the same Q queries; what is not defined is left out."""
+    """Return `exact/...` of the module docstring for answers to the same Q queries, without undefined values."""
     best = truth.posterior.max(axis=1)
     hit = truth.classes[truth.posterior.argmax(axis=1)] == answers.label
     metrics = {

@@ -1,7 +1,4 @@
-"""Metrics of users.
-
-A user's own is a function of a run's test
-embeddings, in a plugin:
+"""Register and compute the metrics of users: functions of a run's test embeddings, in a plugin.
 
     from probmetric.metrics import metric
 
@@ -11,8 +8,8 @@ embeddings, in a plugin:
         return float(test["samples"].std(axis=1).mean())
 
 `test` maps mean (N, M), uncertainty (N,), label (N,), index (N,) and, where the run has them, concentration (N,),
-samples (N, S, M), probabilities (N, C) to NumPy arrays. The step `evaluate` computes it for every run that has what it
-needs, under `<group>/<its name>`; experiments name it like any other metric.
+samples (N, S, M), probabilities (N, C) to NumPy arrays. The step `evaluate` computes the metric for every run that has
+what it `needs`, under `<group>/<its name>`. Experiments name it like any other metric.
 """
 
 from __future__ import annotations
@@ -51,11 +48,11 @@ def metric(
     """Register a function of a run's test embeddings as metric `<group>/<its name>`.
 
     Args:
-        direction: "higher" or "lower" where that is better, "none" for a descriptive quantity.
+        direction: "higher" or "lower", whichever is better; "none" for a descriptive quantity.
         group: first part of its name.
-        label: what tables call it; made from its name by default.
-        unit: of its value.
-        needs: tensors without which a run does not have it, such as ("samples",).
+        label: its name in tables; made from the function's name by default.
+        unit: unit of its value.
+        needs: tensors that a run must have, such as ("samples",).
 
     Raises:
         RegistrationError: no direction, or the library has a metric of that name.
@@ -90,7 +87,7 @@ def own_records() -> dict[str, Metric]:
 
 
 def own_metrics(test: Mapping[str, Any]) -> dict[str, float]:
-    """Return the users' metrics of a run's test embeddings, by full name, but those that need what the run lacks.
+    """Return the users' metrics of a run's test embeddings, by full name, if the run has the tensors they need.
 
     Args:
         test: tensor name -> array, as in the module docstring.

@@ -1,7 +1,7 @@
-"""Scores of an answer: from the match record, and what the method says of both images, to a doubt (Q,).
+"""Compute scores of an answer: doubts (Q,) from the match record and from what the method says of both images.
 
-A score is a function, named as it is; higher = less sure. Free ones need nothing but the search; the others name the
-tensors of the run's record that they need and exist only where a method has them.
+A score is a function with the score's name; higher = less sure. A free score needs only the search. Other scores name
+the tensors of the run's record that they need, and exist only where a method has them.
 
     from probmetric.trust.scores import score
 
@@ -10,8 +10,8 @@ tensors of the run's record that they need and exist only where a method has the
         '''Cosine distance to the second nearest.'''
         return 1.0 - match.similarity[:, 1]
 
-in a plugin registers one of your own. `doubts` computes every score whose tensors a match has, in blocks of queries: a
-score looks at each answer alone, as a search for a single image does.
+in a plugin registers your own. `doubts` computes every score whose tensors a match has, in blocks of queries, so a
+score must look at each answer alone.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def score(function: Any = None, /, *, free: bool = False, needs: tuple[str, ...]
     """Register a function of a `Match` as the score named after it.
 
     Args:
-        function: of `@score` without parentheses.
-        free: whether the search alone gives it, so that every method must beat it.
-        needs: tensors of the record without which it does not exist, such as ("concentration",).
+        function: the function, for `@score` without parentheses.
+        free: whether the search alone gives the score, so that every method must beat it.
+        needs: tensors of the record that the score needs, such as ("concentration",).
     """
 
     def register(function: F) -> F:
@@ -51,10 +51,10 @@ def score(function: Any = None, /, *, free: bool = False, needs: tuple[str, ...]
 
 
 def doubts(match: Match, names: list[str] | None = None) -> dict[str, Doubles]:
-    """Score -> doubt (Q,) of each answer, of all registered scores (or of `names`) that the match has the tensors for.
+    """Return score -> doubt (Q,) for all registered scores (or `names`) whose tensors the match has.
 
     Raises:
-        ValueError: a score returned another shape, or numbers that are not finite; names it.
+        ValueError: a score returned a wrong shape, or numbers that are not finite; the message names the score.
     """
     by_score = {}
     for name in names or list_scores():
@@ -67,12 +67,12 @@ def doubts(match: Match, names: list[str] | None = None) -> dict[str, Doubles]:
 
 
 def free_scores() -> list[str]:
-    """Names of the scores that cost nothing, sorted."""
+    """Return the names of the free scores, sorted."""
     return [name for name in list_scores() if REGISTRY.constant(name, "free", False)]
 
 
 def _blocks(match: Match) -> list[Match]:
-    """The match in parts of at most `ROWS` queries."""
+    """Return the match in parts of at most `ROWS` queries."""
     return [match.rows(slice(start, start + ROWS)) for start in range(0, max(len(match), 1), ROWS)]
 
 

@@ -1,6 +1,6 @@
-"""Scores of a pair: what the method's distributions of query and answer say.
+"""Score a pair by the method's distributions of query and answer.
 
-Of two Gaussian embeddings with means mu and variances s, in closed form:
+For two Gaussian embeddings with means mu and variances s, in closed form:
 
     expected_cosine     E[cos] = sum_d mu_qd mu_ad / sqrt( sum_d (mu_qd^2 + s_qd) sum_d (mu_ad^2 + s_ad) ), the expected
                         product over the root of the expected squared lengths (Baumann et al. 2024, ProbCosine)
@@ -8,12 +8,12 @@ Of two Gaussian embeddings with means mu and variances s, in closed form:
     mutual_likelihood   log p(z_q = z_a) = -1/2 sum_d [ (mu_qd - mu_ad)^2 / (s_qd + s_ad) + log(s_qd + s_ad) ], up to a
                         constant (Shi and Jain 2019, eq. 3)
 
-Of two vMF distributions, with nu = kappa mu, the expected-likelihood kernel (paper 000, eq. 7): log of the integral of
+For two vMF distributions, with nu = kappa mu, the expected-likelihood kernel (paper 000, eq. 7): log of the integral of
 vMF(x; nu_q) vMF(x; nu_a) over the sphere
 
     expected_likelihood  log C(|nu_q|) + log C(|nu_a|) - log C(|nu_q + nu_a|)
 
-For a posterior that was sampled the concentrations are those of the vMF with the samples' mean resultant length.
+For a sampled posterior, the concentration is that of the vMF with the samples' mean resultant length.
 """
 
 from __future__ import annotations
