@@ -52,7 +52,7 @@ WRONG = [
     ({"data": {"on_request": {"a": {"source": "cubb"}}}}, ["data.on_request.a", "did you mean 'cub'"]),
     ({"data": {"on_request": {"a": {"source": "cub", "protokol": "vmf"}}}}, ["did you mean 'protocol'"]),
     ({"data": {"on_request": {"digits": {"source": "digits"}}}}, ["'digits' is in `datasets` and in"]),
-    ({"ood": {"digits": ["digits"]}}, ["ood.digits", "no stranger to itself"]),
+    ({"ood": {"digits": ["digits"]}}, ["ood.digits names 'digits' itself", "name other datasets"]),
     ({"datasets": "digits"}, ["datasets: should be a list, as in [a, b] (found 'digits')"]),
     ({"data": {"prepared": "~/data"}}, ["data.prepared", "'~/data' has one of ~ $ { }, which are not expanded"]),
     ({"methods": {"a": {"loss": "proxy_anchr"}}}, ["methods.a.loss", "did you mean 'proxy_anchor'"]),
@@ -158,9 +158,9 @@ def test_numbers_of_training_out_of_range_are_refused_by_name(option: str, value
         ({"schedule": "multistep"}, "schedule: multistep and milestones belong together"),
         (
             {"freeze": "trunk", "learning_rates": {"trunk": 1e-6}},
-            "leaves nothing for learning_rates.trunk",
+            "with freeze: trunk, learning_rates.trunk has no effect",
         ),
-        ({"freeze": "trunk", "layer_decay": 0.75}, "leaves nothing for layer_decay"),
+        ({"freeze": "trunk", "layer_decay": 0.75}, "with freeze: trunk, layer_decay has no effect"),
     ],
 )
 def test_settings_of_training_that_would_do_nothing_are_refused(values: dict[str, object], says: str):

@@ -71,8 +71,8 @@ def test_a_folder_becomes_runs(project, capsys, classes, count, split):
     said = capsys.readouterr().out
     assert f"{count * classes} images of {classes} classes" in said
     assert "Plan (tf_efficientnet_lite0.in1k, published weights, 128 x 128 pixels): 8 runs, about " in said
-    assert (f"of {classes} classes, the others measure it" in said) == (classes >= 20)
-    assert ("5 classes validate" in said) == (classes == 20)
+    assert (f"of {classes} classes; the others are for validation and test" in said) == (classes >= 20)
+    assert ("only 5 classes are for validation" in said) == (classes == 20)
     text = (project / "params.yaml").read_text()
     added = set(text.splitlines()) - set(before.splitlines())
     kind, *larger = split.split(", ")
@@ -228,7 +228,7 @@ def test_folders_of_questions_and_a_gallery_are_tested_on_and_need_others_to_tra
     for role in ("query", "gallery"):
         photos(project / "photos" / role)
     assert cli.main(["init", "photos", "--name", "shop", "--quick"]) == 2
-    assert "photos has images to test on only" in capsys.readouterr().err
+    assert "photos has test images only" in capsys.readouterr().err
     photos(project / "photos" / "train")
     assert cli.main(["init", "photos", "--name", "shop", "--quick", "--split", "by_image"]) == 0
     assert "val, 48 test)" in capsys.readouterr().out
@@ -320,7 +320,7 @@ def test_data_without_validation_images_recommend_nothing(project, capsys):
     run, *_ = plan_experiment(load(Params, "params.yaml"), "shop").runs
     written(run, 0.3, classes=0)
     assert cli.main(["recommend", "shop"]) == 2
-    assert "no run of shop is finished that has two validation images of a class" in capsys.readouterr().err
+    assert "shop has no finished run with two or more validation images of a class" in capsys.readouterr().err
 
 
 def test_where_no_validation_image_has_a_second_one_nothing_is_trained(project, capsys):
@@ -375,7 +375,7 @@ def test_vectors_split_for_certify_are_shared_out_anew_unless_some_are_to_train_
     assert cli.main(["init", "v.npz", "--name", "shop"]) == 0
     said = capsys.readouterr().out
     assert "60 vectors of 6 classes (18 train, 12 val, 30 test), split by_image" in said
-    assert "Note: the splits of `certify` are set aside here" in said
+    assert "Note: the splits of `certify` are not used here" in said
     assert load(Params, "params.yaml").data.on_request["shop"].options["split_column"] == ""
     ensure(load(Params, "params.yaml"), "shop")
     np.savez(project / "t.npz", **rows, split=np.repeat(["train", *names], 20))
@@ -462,7 +462,7 @@ def test_params_behind_a_link_are_written_where_they_lie(project):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["gone", "--name", "shop"], "gone is nothing to start from"),
+        (["gone", "--name", "shop"], "gone is no data to start from"),
         (["photos", "--name", "cub"], "the name 'cub' is taken"),
         (["photos", "--name", "My Shop"], "My Shop"),
         (["7"], "'7' cannot name a dataset"),

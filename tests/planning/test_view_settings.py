@@ -98,5 +98,5 @@ def test_a_borrowed_encoder_keeps_its_view(params):
         "m": parse(Method, {"base": "own", "uncertainty": "laplace"}, "m"),
     }
     assert resolve(params, methods, Point(dataset="cub", method="m")).settings.encoder().view.options == {"size": 64}
-    with pytest.raises(ConfigError, match="with `base: own` the encoder is that method's; remove view"):
+    with pytest.raises(ConfigError, match="`base: own` brings that method's encoder; remove view"):
         parse(Method, {"base": "own", "view": {"size": 2}}, "m")

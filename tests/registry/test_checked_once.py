@@ -69,7 +69,7 @@ def test_integers_are_floats_from_planning_on(project):
 )
 def test_overrides_change_settings_that_a_name_can_mean(project, key):
     params = planned()
-    with pytest.raises(ConfigError, match=rf"override '{key}' reaches nothing\. .*Allowed: .*training.<key>"):
+    with pytest.raises(ConfigError, match=rf"override '{key}' changes no setting\. .*Allowed: .*training.<key>"):
         find_run(params, f"digits/m+{key}=5/seed0")
 
 

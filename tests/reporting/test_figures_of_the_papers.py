@@ -183,7 +183,7 @@ def test_the_first_method_judges_right_and_wrong(paper):
     right = tensors["label"][similarity.argmax(axis=1)] == tensors["label"]
     assert np.array_equal(histograms.judgement(paper, first)[tensors["index"]], right)
     words = json.loads(draw("norm_histogram", paper)[2].read_text())
-    assert "judgement of contrastive on digits and contrastive on glyphs" in words["caption"]
+    assert "first method, contrastive on digits and contrastive on glyphs" in words["caption"]
 
 
 def test_dots_of_certificates_say_what_they_promise(paper):

@@ -31,7 +31,7 @@ from probmetric.trust.answers import among_others
 from probmetric.trust.certificates import certify
 
 RECALL = "retrieval/recall_at_1"
-LUCK = "The test images chose it too, which flatters the interval."
+LUCK = "The same test images chose this method, so the gain may look too large."
 FROZEN = {"backbone": {"name": "timm", "options": {"tag": "a_b.in1k", "head": "none"}}, "pretrained": True}
 
 
@@ -73,7 +73,7 @@ def test_frozen_features_are_known_by_their_settings_and_not_by_a_name(tmp_path)
 
 def test_a_step_that_paid_is_said_to_have_with_its_interval(tmp_path):
     text = step(study(tmp_path, [0.85, 0.86, 0.87]))
-    assert text.startswith("tuned against frozen features: +0.060 Recall@1")
+    assert text.startswith("Gain of tuned over frozen features: +0.060 Recall@1")
     assert "95 % interval +0.035 to +0.085" in text  # t(2) = 4.303 times .01 / sqrt(3)
     assert text.endswith(f"This step paid. {LUCK}")
 
@@ -85,7 +85,7 @@ def test_a_step_that_is_lost_in_its_seeds_is_not(tmp_path):
 
 def test_frozen_features_that_are_best_are_called_so_and_what_is_below_is_marked(tmp_path):
     context = study(tmp_path, [0.71, 0.72, 0.73])
-    assert step(context) == "Frozen features are the best you have: no step beyond them paid."
+    assert step(context) == "Training added nothing: frozen features are the best method on the test images."
     table = result_table(context)
     assert table.set_index("method")["below_frozen"].to_dict() == {"tuned": True, "frozen": False}
     assert "| tuned ▼ |" in markdown(contents_of(context))
@@ -95,16 +95,17 @@ def test_frozen_features_that_are_best_are_called_so_and_what_is_below_is_marked
 def test_promises_of_two_risks_are_not_compared_in_silence():
     best = Promise(answered=77.0, wrong=4.0, risk=0.05, confidence=0.9)
     alone = Promise(answered=71.0, wrong=4.0, risk=0.05, confidence=0.9)
-    first = "Of 100 questions 77 are answered, 4 of them wrong. Frozen features alone: 71 and 4"
+    of_frozen = "With frozen features alone, 71 are answered, 4 of them wrong"
+    first = f"Of 100 questions 77 are answered, 4 of them wrong. {of_frozen}"
     assert _lead(best, alone) == f"{first}."
-    assert _lead(best, replace(alone, risk=0.1)) == f"{first}, for a promise of 10 % in place of 5 %."
+    assert _lead(best, replace(alone, risk=0.1)) == f"{first} (certified for a risk of 10 %, not 5 %)."
     assert _lead(best, None) == "Of 100 questions 77 are answered, 4 of them wrong."
     told = {0.0: "0", 0.4: "fewer than 1", 0.96: "fewer than 1", 1.0: "1", 1.6: "2"}
     numbers = [f"50 are answered, {count} of them wrong" for count in told.values()]
     assert [Promise(50, wrong, 0.1, 0.9).numbers for wrong in told] == numbers
     assert Promise(1.2, 1.0, 0.1, 0.9).numbers == "1 is answered, 1 of them wrong"
     few = replace(alone, wrong=0.4)
-    assert _lead(best, few).endswith("Frozen features alone: 71 and fewer than 1.")
+    assert _lead(best, few).endswith("With frozen features alone, 71 are answered, fewer than 1 of them wrong.")
 
 
 def test_what_frozen_features_cannot_vary_in_is_not_a_sample():
@@ -203,8 +204,9 @@ def test_questions_and_their_pictures_stand_on_the_page(pictured):
     assert page.count("<script") == 1
     on_page = json.loads(html.unescape(page.split('data-rows="')[1].split('"')[0]))
     assert [row[1:5] + row[6::3] + row[7::3] for row in on_page] == [row[1:5] + row[6::3] + row[7::3] for row in rows]
-    for text in ("Wrong, the surest first", "Right, drawn at random", "Labels that look wrong", "One picture twice: 1"):
+    for text in ("Wrong answers, the surest first", "Right answers, drawn at random", "Labels that look wrong"):
         assert text in page
+    assert "One picture twice: 1" in page
     assert "url(data:image/webp;base64," in page
 
 
@@ -325,12 +327,12 @@ def test_the_page_names_what_validation_recommends_whatever_the_test_images_say(
     assert (answer.method, answer.chosen_by) == (named, "12 validation classes")
     leads = (named == "tuned") == (recall > 0.8)
     assert answer.margin.endswith(
-        "frozen." if leads and named == "tuned" else "which had no say." if not leads else "tuned."
+        "frozen." if leads and named == "tuned" else "These had no say in the choice." if not leads else "tuned."
     )
     told = headlines(context, [answer])["birds"].step
     assert LUCK not in told
-    assert ("no step beyond them is clearly better" in told) == (named == "frozen")
-    assert f"<strong>{named}</strong>, chosen by 12 validation classes: Recall@1" in render(contents)
+    assert ("no other method is clearly better" in told) == (named == "frozen")
+    assert f"<strong>{named}</strong>, chosen on 12 validation classes: Recall@1" in render(contents)
 
 
 def test_a_validation_class_of_several_splits_is_one_unit(tmp_path):

@@ -340,8 +340,8 @@ def test_methods_trained_for_another_length_are_shown_but_not_ranked(tmp_path):
     chosen = SimpleNamespace(method="a+training.epochs=90", evidence="12 validation classes")
     (answer,) = answers.answers(table, {"digits": chosen})
     assert (answer.method, answer.chosen_by) == (chosen.method, chosen.evidence), "as `probmetric recommend` says"
-    assert answer.margin.startswith("0.300 above a, 30 epochs, the best of those compared")
-    assert answer.significance == "Not tested: it was trained for another length."
+    assert answer.margin.startswith("That is 0.300 above a, 30 epochs, the best of those compared")
+    assert answer.significance == "Not tested: it was trained for longer or shorter than the others."
 
 
 def test_lengths_that_most_methods_have_are_ranked():

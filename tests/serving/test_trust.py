@@ -286,9 +286,10 @@ def test_a_picture_of_the_gallery_is_said_to_be_one():
     vectors, labels = probmetric.example_vectors()
     gallery = probmetric.Gallery.from_vectors(vectors, labels)
     itself, other = (gallery.search(rows, k=1) for rows in (vectors[:1], vectors[:1] + vectors[400:401]))
-    assert "the gallery holds this picture (P(right) is of new ones); nearest:" in as_text(itself)
+    held = "the gallery holds this picture (P(right) is for pictures that it does not hold)"
+    assert f"{held}; nearest:" in as_text(itself)
     (row,) = csv.DictReader(as_csv(itself).splitlines())
-    assert (row["withheld"], row["reason"]) == ("0", "the gallery holds this picture (P(right) is of new ones)")
+    assert (row["withheld"], row["reason"]) == ("0", held)
     assert "holds this picture" not in as_text(other) + as_csv(other)
 
 

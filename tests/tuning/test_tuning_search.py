@@ -415,12 +415,12 @@ def test_what_was_tuned_twice_is_a_version_of_the_untuned_method(params, tmp_pat
         ({"spaces": {"arcface": RATES}}, "arcface is not among `methods`"),
         ({"posteriors": ["laplac"]}, "unknown method 'laplac': did you mean 'laplace'"),
         *(
-            ({"named": name}, "gives no method a name of its own")
+            ({"named": name}, "does not give each method a name of its own")
             for name in ("tuned", "{method}", "{method}-{seed}", "{method}-{", "a {method}", "-{method}")
         ),
-        ({"studies": {"x": TUNED}}, "studies: 'x' is not tuned- and then lower-case letters"),
-        ({"studies": {"tuned-../x": TUNED}}, "would replace an experiment of yours, or not be built"),
-        ({"studies": {"tuned-X.2": TUNED}}, "'tuned-X.2' is not tuned- and then lower-case letters"),
+        ({"studies": {"x": TUNED}}, "studies: 'x' is no allowed name; write tuned- and then lower-case letters"),
+        ({"studies": {"tuned-../x": TUNED}}, "so that it replaces no experiment of yours and can be built"),
+        ({"studies": {"tuned-X.2": TUNED}}, "'tuned-X.2' is no allowed name; write tuned- and then lower-case letters"),
         ({"studies": {"tuned-x": {"title": "x"}}}, r"test\.yaml: studies\.tuned-x\.runs: Field required"),
         ({"studies": {"tuned-x": {"title": "x", "runs": [{"datasets": ["glyphs"]}]}}}, "methods: Field required"),
         ({"studies": {"tuned-x": {"title": "x", "runs": [GRID | {"methods": "tuned"}]}}}, "methods: should be a"),

@@ -91,7 +91,7 @@ def test_temperature_on_unseen_classes_stops_before_any_job():
 
 
 def test_an_objective_cannot_be_overridden_where_there_is_none():
-    with pytest.raises(ConfigError, match="reaches nothing"):
+    with pytest.raises(ConfigError, match="changes no setting"):
         plan({}, methods=["contrastive"], set={"objective.memory": 0.5})
 
 

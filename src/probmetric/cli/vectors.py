@@ -63,7 +63,7 @@ def certify(options: argparse.Namespace) -> None:
     calibrates = part if queries is None else queries
     warn_of_bursts(calibrates)
     if calibrates.rows.dtype != np.float32 and part.hits is None:
-        log.info("vectors are stored as %s; what is certified are answers by these", calibrates.rows.dtype)
+        log.info("vectors are stored as %s; the certificate is for answers by these", calibrates.rows.dtype)
     gallery, folder = gallery_of(part), gallery_folder(part.file)
     calibration = () if queries is None else (queries.rows, queries.labels)
     groups = None if queries is None else queries.groups
@@ -100,9 +100,9 @@ def promised(
     instead = next(possible, None)
     hint = f"A risk of {instead:g} could be certified" if instead else "No risk up to 0.5 could be certified"
     return certificate, (
-        f"nothing can be certified: of no part of the answers is it shown that at most {options.risk:g} are wrong; all "
-        f"are withheld at this risk. {needed(certificate)}{hint} with these {certificate.queries}; a better model may "
-        "help, too."
+        f"nothing can be certified: at no threshold is it shown that at most {options.risk:g} of the answers given are "
+        f"wrong, so all answers are withheld at this risk. {needed(certificate)}{hint} with these "
+        f"{certificate.queries} queries. A better model may help, too."
     )
 
 
@@ -138,22 +138,22 @@ def sentence(certificate: Certificate, folder: Path, gallery: Gallery, handed: i
         gallery: its gallery.
         handed: how many queries were handed over to calibrate; None where the gallery's own images do.
     """
-    fitted = "fitted P(right)" if certificate.p_right else "were to fit P(right)"
+    fitted = "fitted P(right)" if certificate.p_right else "were kept to fit P(right)"
     total, counts = handed, {f"{fitted} or are copies": (handed or 0) - certificate.queries}
     if handed is None:
         total, answers = len(gallery), len(gallery.left_out.right)
         counts = {
             fitted: answers - certificate.queries,
-            "are copies, trained on, alone in their class or, of many, not drawn": total - answers,
+            "are copies, were trained on, are alone in their class or (of many) were not drawn": total - answers,
         }
     others = ", ".join(f"{count} {why}" for why, count in counts.items() if count)
     among = f" (of {total}: {others})" if others else ""
     return (
-        f"at most {certificate.risk:g} of the answers given are wrong, with confidence {certificate.confidence:g}: "
-        f"{100 * certificate.coverage:.0f} % of the {certificate.queries} calibration queries{among} are answered, "
-        f"{certificate.errors} of {certificate.answered} wrongly; "
-        f"{'P(right)' if certificate.p_right else certificate.score} decides. "
-        f"Valid for {certificate.valid_for}; kept in {folder}"
+        f"at most {certificate.risk:g} of the answers given are wrong, with confidence {certificate.confidence:g}. "
+        f"{100 * certificate.coverage:.0f} % of the {certificate.queries} calibration queries{among} are answered; "
+        f"{certificate.errors} of these {certificate.answered} answers are wrong. "
+        f"{'P(right)' if certificate.p_right else certificate.score} decides which are answered. Valid for "
+        f"{certificate.valid_for}; kept in {folder}"
     )
 
 
@@ -167,7 +167,7 @@ def search(options: argparse.Namespace) -> None:
     gallery = Gallery.open(place) if stored else _searched(place, options)
     rules = {name: getattr(options, name) for name in ("risk", "confidence", "strangers")}
     if options.group and not options.csv and (stored or gallery.folder is None):
-        raise ServingError("--group goes into the column `group` of --csv, for `probmetric monitor --group group`.")
+        raise ServingError("--group fills the column `group` of --csv (for `monitor --group group`); add --csv.")
     answers, groups = [], list[str]()
     for file in files:
         if not stored:
@@ -192,7 +192,7 @@ def _searched(place: Path, options: argparse.Namespace) -> Gallery:
     if gallery.folder is None and kept and (options.group or options.trained_on):
         gallery = gallery_of(calibrating(place, **_columns(options))[0])
     if gallery.folder is None and kept:
-        log.warning("%s was made of other vectors, or with --label, --group or --trained-on: say so here, too", folder)
+        log.warning("%s was made of other vectors, or with --label, --group or --trained-on; add them here", folder)
     return gallery
 
 
@@ -243,15 +243,15 @@ def try_letters(options: argparse.Namespace) -> None:
     answers = gallery.search(letters[queries], k=1, risk=certificate, names=labels[queries].tolist())
     answered = [answer for answer in answers if not answer.withheld]
     if not answered:
-        raise CertificateError(f"nothing is answered at a risk of {options.risk:g}; try --risk 0.1.")
+        raise CertificateError(f"no question is answered at a risk of {options.risk:g}; try --risk 0.1.")
     shown = [answered[0], *(answer for answer in answers if answer.withheld)][:2]
     total, wrong = (sum(each.image != each.matches[0].class_name for each in part) for part in (answers, answered))
     share = wrong / len(answered)
     print(
-        f"{len(gallery)} vectors of letters are the gallery, {len(answers)} others ask. Certified: at most "
-        f"{options.risk:g} of the answers given are wrong.\n\n{as_text(shown)}\n\n"
-        f"All {len(answers)} answers: {total} wrong, {total / len(answers):.3f}. "
-        f"The {len(answered)} given: {wrong} wrong, {share:.3f}; "
-        f"by chance {(share * (1 - share) / len(answered)) ** 0.5:.3f} more or less than of all such letters.\n"
-        "With your own: probmetric certify vectors.parquet --risk 0.05"
+        f"{len(gallery)} vectors of letters are the gallery; {len(answers)} others are the questions. Certified: at "
+        f"most {options.risk:g} of the answers given are wrong.\n\n{as_text(shown)}\n\n"
+        f"Of all {len(answers)} answers {total} are wrong, {total / len(answers):.3f}. "
+        f"Of the {len(answered)} answers given {wrong} are wrong, {share:.3f} "
+        f"(standard error {(share * (1 - share) / len(answered)) ** 0.5:.3f}).\n"
+        "With your own vectors: probmetric certify vectors.parquet --risk 0.05"
     )

@@ -42,7 +42,7 @@ Seed = Annotated[int, Field(ge=0, le=2**63)]
 def _as_named(rate: float) -> float:
     """Refuse a rate that the name of a run cannot say: `noise0.2` would stand for .2000001 too."""
     if float(f"{rate:g}") != rate:
-        raise ValueError(f"write {rate:g}: the rate stands in the names of runs, with six digits")
+        raise ValueError(f"the rate {rate!r} stands in the names of runs, with six digits at most; write {rate:g}")
     return abs(rate)
 
 

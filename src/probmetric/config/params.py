@@ -255,10 +255,10 @@ class Method(Strict):
         described = ("loss", "objective", "backbone", "dim", "pretrained", "view", "training")
         written = [key for key in described if getattr(self, key) not in (None, {})]
         if self.base and written:
-            raise ValueError(f"with `base: {self.base}` the encoder is that method's; remove {', '.join(written)}")
+            raise ValueError(f"`base: {self.base}` brings that method's encoder; remove {', '.join(written)}")
         written += [key for key in ("base", "uncertainty", "fidelity") if key in self.model_fields_set]
         if self.like and written:
-            raise ValueError(f"with `like: {self.like}` write what differs into `change`, not as {', '.join(written)}")
+            raise ValueError(f"`like: {self.like}` copies that method; under `change` write {', '.join(written)}")
         if self.objective and not self.loss:
             raise ValueError(f"objective {self.objective.name!r} wraps the method's loss; set `loss` too")
         return self
@@ -381,7 +381,7 @@ class Params(Strict):
         for dataset, others in self.ood.items():
             _require(others, declared, f"ood.{dataset}")
             if dataset in others:
-                raise ValueError(f"ood.{dataset}: {dataset!r} is no stranger to itself; name other datasets")
+                raise ValueError(f"ood.{dataset} names {dataset!r} itself; name other datasets")
         for name, method in self.methods.items():
             if method.base:
                 _require([method.base], self.methods, f"methods.{name}.base")
@@ -437,15 +437,15 @@ class Tuning(Strict):
         name = re.sub(r"\{(method|search)\}", "m", self.named)
         if "{method}" not in self.named or not re.fullmatch(r"\w[\w.-]+", name, re.ASCII):
             raise ValueError(
-                f"named: {self.named!r} gives no method a name of its own; write letters, digits and _.- around "
-                "{method}, and {search} where you like, such as tuned-{method}"
+                f"named: {self.named!r} does not give each method a name of its own; write {{method}}, with letters, "
+                "digits and _.- around it (and {search} if you like), such as tuned-{method}"
             )
         if strangers := [name for name in self.spaces if name not in self.methods]:
             raise ValueError(f"spaces: {', '.join(strangers)} is not among `methods`")
         if wrong := [name for name in self.studies if not re.fullmatch(r"tuned-[a-z0-9_-]+", name)]:
             raise ValueError(
-                f"studies: {wrong[0]!r} is not tuned- and then lower-case letters, digits, _ and -: it would replace "
-                "an experiment of yours, or not be built"
+                f"studies: {wrong[0]!r} is no allowed name; write tuned- and then lower-case letters, digits, _ and -, "
+                "so that it replaces no experiment of yours and can be built"
             )
         return self
 

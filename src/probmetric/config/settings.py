@@ -128,7 +128,7 @@ class Training(Strict):
             )
         if self.freeze == "trunk" and (self.learning_rates.trunk or self.layer_decay):
             name = "learning_rates.trunk" if self.learning_rates.trunk else "layer_decay"
-            raise ValueError(f"freeze: trunk leaves nothing for {name}; remove one of the two")
+            raise ValueError(f"with freeze: trunk, {name} has no effect; remove one of the two")
         if (self.schedule == "multistep") != bool(self.milestones):
             raise ValueError("schedule: multistep and milestones belong together; give both, or neither")
         if self.optimizer == "sgd" and self.nesterov and not self.momentum:

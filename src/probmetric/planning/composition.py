@@ -103,7 +103,7 @@ class Draft:
             parts = [part for part in (*GROUPS, *REGISTRIES) if part == "view" or self.settings[part]]
             allowed = [*(f"{part}.<key>" for part in parts), *VALUES, *REGISTRIES]
             meant = ELSEWHERE.get(key.rpartition(".")[2]) or deeper(Method, key) or nearest(key, allowed)
-            raise ConfigError(f"override {key!r} reaches nothing. {meant[:1].upper()}{meant[1:]}")
+            raise ConfigError(f"override {key!r} changes no setting. {meant[:1].upper()}{meant[1:]}")
 
     def taken_of(self, preset: Preset) -> dict[str, Any]:
         """Return the settings of a preset, by dotted key, that these settings have; components lack some options.
@@ -244,7 +244,7 @@ def lineage(methods: Mapping[str, Method], name: str) -> list[Method]:
         if wanted not in methods:
             raise ConfigError(f"unknown method {wanted!r}: {nearest(wanted, methods)}")
         if methods[wanted] in chain:
-            raise ConfigError(f"methods.{name}: `like` leads back to {wanted!r}; one of them must stand by itself.")
+            raise ConfigError(f"methods.{name}: `like` leads in a circle to {wanted!r}; write one of them without it.")
         chain.append(methods[wanted])
         wanted = methods[wanted].like
     return chain[::-1]

@@ -135,7 +135,7 @@ def partial_reports(plan: WorkflowPlan) -> str:
         command += ["--plan", str(plan.report_plan(name).path)]
         if subprocess.run(command, check=False, capture_output=True).returncode == 0:
             made.append(f"  reports/{name}/index.html")
-    return "\n".join(["What is finished is reported, the rest marked as not run:", *made]) if made else ""
+    return "\n".join(["These reports show the finished runs and mark the others as not run:", *made]) if made else ""
 
 
 def failure_summary(plan: WorkflowPlan, since: float, logs: Path = Path("logs")) -> str:
@@ -158,12 +158,12 @@ def failure_summary(plan: WorkflowPlan, since: float, logs: Path = Path("logs"))
     failed = {job: log for job, log in began.items() if log.is_file() and log.stat().st_mtime >= since}
     if not failed:
         return ""
-    lines = ["", f"{len(failed)} job(s) failed; everything that does not need them was done."]
+    lines = ["", f"{len(failed)} job(s) failed; all jobs that do not need them were done."]
     for (rule, about), log in failed.items():
         lines += [f"  {rule} {about}", f"    log: {log}", *(f"    {line}" for line in _last_line(log))]
     if left := len(missing) - len(failed):
         lines.append(f"{left} job(s) that need their results were not run.")
-    lines.append("The same command goes on from here; what is finished is not repeated.")
+    lines.append("Run the same command again to go on from here; finished jobs are not repeated.")
     return "\n".join(lines)
 
 

@@ -132,7 +132,7 @@ def plan_experiment(params: Params, name: str) -> PlannedExperiment:
             runs = expand(params, methods, spec, left_out)
         if not runs:
             reasons = "; ".join(f"{method}: {reason}" for method, reason in left_out.items())
-            raise ConfigError(f"experiment {name}: nothing of it can run on {substitution.dataset}. {reasons}")
+            raise ConfigError(f"experiment {name}: none of its methods can run on {substitution.dataset}. {reasons}")
         spec = _described(spec, " ".join(f"Left out: {method} ({reason})" for method, reason in left_out.items()))
     spec = _telling_absent(params, spec, runs)
     encoders, searched = _encoders(params, methods, runs), _searched(methods, runs)
@@ -397,7 +397,7 @@ def _value(text: str) -> Any:
         float(text)
     except ValueError:
         return text
-    raise ConfigError(f"override value {text[:40]!r} is a number written in an unusual way.")
+    raise ConfigError(f"override value {text[:40]!r} is a number written in an unusual way; use digits as in 0.001.")
 
 
 def _check_written(settings: RunSettings, overrides: Mapping[str, Any], where: str) -> None:

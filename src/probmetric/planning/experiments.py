@@ -118,9 +118,9 @@ def check_name(name: str) -> None:
     """Raise `ConfigError` for an experiment that no rule of the workflow would build."""
     if not re.fullmatch(NAME, name):
         raise ConfigError(
-            f"experiments: {name!r} cannot be built, since Snakemake's rules and DVC know experiments, datasets and "
-            "presets by lower-case letters, digits, - and _ only, experiments in one folder at most: pfml/table2. "
-            "Rename its file, or the preset."
+            f"experiments: {name!r} cannot be built. Names of experiments, datasets and presets may hold lower-case "
+            "letters, digits, - and _ only; an experiment may lie in one folder, as in pfml/table2. Rename its file, "
+            "or the preset."
         )
 
 

@@ -58,7 +58,7 @@ def status_text(plan: WorkflowPlan, *, every: bool = False) -> str:
         counted = ", ".join(f"{states[state]} {state}" for state in get_args(State) if states[state])
         blocks.append(f"{name}: {len(verdicts)} runs: {counted}")
         blocks += [f"  {run}  {_said(verdict)}" for run, verdict in verdicts.items()] if every else _reasons(verdicts)
-    data = [f"dataset {name}: {why}; it is prepared again" for name, why in plan.outdated_data.items()]
+    data = [f"dataset {name}: {why}; it will be prepared again" for name, why in plan.outdated_data.items()]
     return "\n".join([*blocks, *data])
 
 

@@ -95,8 +95,8 @@ def init(wish: Wish) -> str:
     name = wish.name
     if not NAME.fullmatch(name) or yaml.safe_load(name) != name:  # null, on and no are no text there
         raise ConfigError(
-            f"{name!r} cannot name a dataset; use lower-case letters, digits, '-', '_', a letter first, not null. "
-            "Choose another one with --name."
+            f"{name!r} cannot name a dataset; use lower-case letters, digits, '-' and '_', with a letter first, and "
+            "not null, on or the like. Choose another name with --name."
         )
     source = source_of(wish.place)
     _check_outside(wish.place, name)
@@ -116,9 +116,9 @@ def _declare(wish: Wish, source: str) -> str:
     table, chosen = _read(place, source, wish.split, options)
     if source == "embeddings" and not _count(table, "train"):
         table, chosen = _read(place, source, wish.split, options | {"split_column": ""})
-        table.notes.append("the splits of `certify` are set aside here: all rows are shared out anew")
+        table.notes.append("the splits of `certify` are not used here: all rows are split anew")
     if not _count(table, "train"):
-        raise ConfigError(f"{place} has images to test on only; add some of other splits, to train and to validate on.")
+        raise ConfigError(f"{place} has test images only; add images of other splits, for training and validation.")
     table.notes.extend(_damaged(table))
     text = _with_dataset(read_text(project / PARAMS), name, {"source": source, "raw": str(place), **chosen})
     _check(text, name, place)
@@ -178,7 +178,7 @@ def _check_outside(place: Path, name: str) -> None:
     if photos.is_dir() and here.is_relative_to(photos):
         beside = shlex.quote(str(photos.parent / f"{name}-project"))
         raise ConfigError(
-            f"{here} is a folder of the photographs, where nothing is written. Start the project beside them:\n"
+            f"{here} holds the photographs, and nothing is written among them. Start the project beside them:\n"
             f"  mkdir {beside} && cd {beside} && probmetric init {shlex.quote(str(photos))} --name {name}"
         )
 
@@ -209,13 +209,13 @@ def _data_lines(place: Path, table: Table, split: str, rows: str) -> list[str]:
     trained, validating = (len(np.unique(labels[splits == part])) for part in ("train", "val"))
     if 0 < validating <= FEW_VALIDATING and split == "by_class":
         lines.append(
-            f"Warning: {validating} classes validate, so that the choice between methods is rough; more classes of "
-            f"images, or a larger val_fraction in {PARAMS}, make it better."
+            f"Warning: only {validating} classes are for validation, so the choice between methods is rough. Add "
+            f"images of more classes, or raise val_fraction in {PARAMS}."
         )
     if 0 < trained < classes:
         lines.append(
-            f"Warning: training sees {trained} of {classes} classes, the others measure it. The model to deploy can be "
-            "trained on the validation classes too (refit): `probmetric recommend` says how."
+            f"Warning: training sees only {trained} of {classes} classes; the others are for validation and test. The "
+            "model to deploy can be trained on the validation classes too (refit): `probmetric recommend` says how."
         )
     return lines
 
@@ -265,7 +265,7 @@ def source_of(place: Path) -> str:
     if place.is_file() and kind in (*TABLES, *VECTORS):
         return "table" if kind in TABLES else "embeddings"
     raise ConfigError(
-        f"{place} is nothing to start from: name a folder with one folder per class, or a file "
+        f"{place} is no data to start from; name a folder with one folder per class, or a file "
         f"({', '.join((*TABLES, '.parquet', *VECTORS))})."
     )
 
@@ -382,8 +382,8 @@ def _of_many(table: Table) -> str:
     """Return what the report of very many vectors leaves out, and how to have it."""
     tested, count = _count(table, "test"), len(table.columns["split"])
     return (
-        f" To be quick, {tested:,} of {count:,} vectors are tested, with one seed, which says nothing about the spread "
-        "over seeds; a larger test_fraction in params.yaml and more seeds in the experiment say more."
+        f" To be quick, {tested:,} of {count:,} vectors are tested, with one seed, so the spread over seeds is "
+        "unknown. For more, raise test_fraction in params.yaml and the number of seeds in the experiment."
     )
 
 
@@ -406,8 +406,8 @@ def origin(folder: Path) -> Path:
     taken = [name for name in (LINK, *FILES) if os.path.lexists(folder / name) and name != ".gitignore"]
     if taken:
         raise ConfigError(
-            f"{folder.resolve()} has no {PARAMS} but {', '.join(taken)}: it is no project and none can be started in "
-            "it. Run this in another folder, or move them away."
+            f"{folder.resolve()} has no {PARAMS}, so it is no project, but it has {', '.join(taken)}, which a new "
+            "project would overwrite. Run this in another folder, or move them away."
         )
     return _source()
 

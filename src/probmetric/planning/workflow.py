@@ -116,7 +116,7 @@ class WorkflowPlan:
             plans[plan.path] = partial(plan.write, planned_steps(run), again=self._unlike(run))
         plans |= {plan.path: plan.write for plan in map(self.report_plan, self.planned)}
         if workflow_runs():
-            log.warning("a workflow is running here: what it plans stays as it is, whatever params.yaml says now")
+            log.warning("a workflow is running here and keeps its plan; changes of params.yaml wait for the next one")
             plans = {path: write for path, write in plans.items() if not path.exists()}
         for write in plans.values():
             write()

@@ -106,13 +106,14 @@ def certificates(context: ReportContext) -> dict[str, dict[str, list[Held]]]:
 def _words(run: RunFolder) -> str:
     certificate = certificate_of(run)
     if certificate is None:
-        return "of embeddings that are no more; certify again"
+        return "made for embeddings that this run no longer has; certify again"
     wanted = f"{100 * certificate.risk:g} % of the answers given are wrong"
     if certificate.threshold is None:
-        return f"nothing was certified: more than {wanted} at every doubt, or too few images to tell"
+        return f"nothing was certified: at every threshold more than {wanted}, or the images are too few to tell"
     return (
         f"at most {wanted}, with confidence {100 * certificate.confidence:g} %; {100 * certificate.coverage:.0f} % of "
-        f"the queries are answered, by {certificate.score.replace('_', ' ')}; valid for {certificate.valid_for}"
+        f"the queries are answered ({certificate.score.replace('_', ' ')} decides which); valid for "
+        f"{certificate.valid_for}"
     )
 
 
@@ -172,12 +173,12 @@ def _answer(title: str, methods: Sequence[Any], recommended: Candidate | None) -
     if named is leader:
         other, margin, significance = ranked[1], "", _significance(ranked)
     else:
-        other, margin = leader, ", the best of those compared on the test images, which had no say"
+        other, margin = leader, ", the best of those compared on the test images. These had no say in the choice"
         significance = _behind(named)
     ahead = "above" if named.mean > other.mean else "below"
     return replace(
         answer,
-        margin=f"{abs(named.mean - other.mean):.{named.digits}f} {ahead} {other.label}{margin}.",
+        margin=f"That is {abs(named.mean - other.mean):.{named.digits}f} {ahead} {other.label}{margin}.",
         significance=significance,
         floor=is_floor(named.method) and is_floor(leader.method),
         chosen_by=recommended.evidence if recommended and validated else "",
@@ -187,11 +188,11 @@ def _answer(title: str, methods: Sequence[Any], recommended: Candidate | None) -
 def _behind(cell: Any) -> str:
     """Say whether a method that is not the best on the test images is significantly worse."""
     if cell.against_best == "other length":
-        return "Not tested: it was trained for another length."
+        return "Not tested: it was trained for longer or shorter than the others."
     if cell.against_best == "worse":
-        return f"It is significantly worse than one of the better ones (p = {cell.p_holm:.2g})."
+        return f"It is significantly worse than at least one better method (p = {cell.p_holm:.2g})."
     tested = cell.against_best in ("not worse", "no power")
-    return "It is not significantly worse than any." if tested else "Not tested: too few shared seeds."
+    return "It is not significantly worse than any." if tested else "Not tested against it: too few shared seeds."
 
 
 def is_floor(variant: str) -> bool:
@@ -207,18 +208,18 @@ def _significance(ranked: Sequence[Any]) -> str:
     if not any(cell.against_best for cell in others):
         return ""
     if len(untested) == len(others):
-        return "Not tested: a paired test needs at least three shared seeds."
+        return "Not tested against the others: a paired test needs at least three shared seeds."
     missing = f" Not tested against {listed(untested, NAMED)}: fewer than three shared seeds." if untested else ""
     if tied:
         names, largest = listed([cell.label for cell in tied], NAMED), max(cell.detectable for cell in tied)
         return (
-            f"Not significantly better than {names} (p ≥ {LEVEL:g}, {ranked[0].seeds} seeds): differences below "
-            f"{largest:.2g} are often missed here; more seeds would be needed to tell them apart.{missing}"
+            f"Not significantly better than {names} (p ≥ {LEVEL:g}, {ranked[0].seeds} seeds). A true difference below "
+            f"{largest:.2g} would often be missed here; to tell them apart, run more seeds.{missing}"
         )
     if len(others) == 1:
         return f"Significantly better than {others[0].label} (p = {max(worse):.2g})."
     which = "Every other method" if not untested else f"Each of the {len(worse)} other methods tested"
-    return f"{which} is significantly worse than one of the better ones (largest p = {max(worse):.2g}).{missing}"
+    return f"{which} is significantly worse than at least one better method (largest p = {max(worse):.2g}).{missing}"
 
 
 @dataclass(frozen=True)
@@ -266,23 +267,22 @@ def _lead(best: Promise | None, alone: Promise | None) -> str:
     if best is None:
         return ""
     if not best.answered:
-        return f"Of 100 questions none can be answered: more than {100 * best.risk:g} % of the answers may be wrong."
+        return f"Of 100 questions none can be answered: more than {100 * best.risk:g} % of answers may be wrong."
     if alone is None:
         return f"Of 100 questions {best.numbers}."
-    promises = f", for a promise of {100 * alone.risk:g} % in place of {100 * best.risk:g} %"
+    promises = f" (certified for a risk of {100 * alone.risk:g} %, not {100 * best.risk:g} %)"
     other = promises if alone.risk != best.risk else ""
-    frozen = f"{count_words(alone.answered)} and {count_words(alone.wrong)}"
-    return f"Of 100 questions {best.numbers}. Frozen features alone: {frozen}{other}."
+    return f"Of 100 questions {best.numbers}. With frozen features alone, {alone.numbers}{other}."
 
 
 def _held(promise: Promise | None) -> str:
     if promise is None:
-        return "No certificate: too few test images, or all answers right or wrong. Nothing is promised for new images."
+        return "No certificate and no promise for new images: too few test images, or all answers right or wrong."
     if not promise.answered:
-        return "More test images, or a better model, would be needed to promise something."
+        return "To promise something for new images, more test images or a better model are needed."
     return (
-        f"Promised for new questions like the test images: at most {100 * promise.risk:g} % of the answers given are "
-        f"wrong, with confidence {100 * promise.confidence:g} %."
+        f"The certificate promises, for new questions like the test images: at most {100 * promise.risk:g} % of the "
+        f"answers given are wrong, with confidence {100 * promise.confidence:g} %."
     )
 
 
@@ -293,20 +293,20 @@ def _step(context: ReportContext, answer: Answer, baseline: str | None) -> str:
         return ""
     if answer.method == baseline:
         if not answer.chosen_by:
-            return "Frozen features are the best you have: no step beyond them paid."
-        return f"Frozen features are the safe choice: in {answer.chosen_by} no step beyond them is clearly better."
+            return "Training added nothing: frozen features are the best method on the test images."
+        return f"Frozen features are the safe choice: on {answer.chosen_by} no other method is clearly better."
     gain = gain_over(measured[answer.method], measured[baseline], by_split=context.by_split(answer.data))
     if gain is None:
-        return f"{answer.best} and frozen features were not run on the same splits of the classes."
-    text = f"{answer.best} against frozen features: {gain.difference:+.3f} {answer.metric}"
+        return f"Unknown gain: {answer.best} and frozen features were run on different splits of the classes."
+    text = f"Gain of {answer.best} over frozen features: {gain.difference:+.3f} {answer.metric}"
     if gain.half_width is None:
-        return f"{text}, by too few seeds for an interval: frozen features may be the best you have."
+        return f"{text}. There are too few seeds for an interval, so frozen features may be the best you have."
     low, high = gain.difference - gain.half_width, gain.difference + gain.half_width
     worth = low > 0 if direction(context.metrics[0]) == "higher" else high < 0
-    over = " over the test data, for this one training" if gain.once else ""
-    verdict = "This step paid." if worth else "That it paid is not shown; frozen features may be the best you have."
-    luck = "" if answer.chosen_by else " The test images chose it too, which flatters the interval."
-    return f"{text}, 95 % interval {low:+.3f} to {high:+.3f}{over}. {verdict}{luck}"
+    over = " over the test data, of one training only" if gain.once else ""
+    verdict = "This step paid." if worth else "The gain is not certain; frozen features may be the best you have."
+    luck = "" if answer.chosen_by else " The same test images chose this method, so the gain may look too large."
+    return f"{text} (95 % interval {low:+.3f} to {high:+.3f}{over}). {verdict}{luck}"
 
 
 class Gain(NamedTuple):

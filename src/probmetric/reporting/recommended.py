@@ -136,8 +136,8 @@ def recommendation(context: ReportContext) -> str:
     lines = [line for data, methods in candidates(context).items() for line in _lines(data, methods)]
     if not lines:
         raise ConfigError(
-            f"no run of {context.name} is finished that has two validation images of a class, by which methods are "
-            f"compared. Make them: snakemake --config experiments={context.name}; or add images."
+            f"{context.name} has no finished run with two or more validation images of a class, by which methods are "
+            f"compared. Make the runs: snakemake --config experiments={context.name}. If they are made, add images."
         )
     return "\n".join(lines)
 
@@ -151,19 +151,18 @@ def _lines(data: str, methods: list[Candidate]) -> list[str]:
         mark = "  <- recommended" if each is chosen else ""
         lines.append(f"{each.method:<{width}}  {precision:>17.4f}  {recall:>8.4f}{mark}")
     if chosen.frozen:
-        lines.append(
-            f"Frozen features are the safe choice: in {chosen.evidence} nothing that was fitted or trained is clearly "
-            "better."
-        )
+        lines.append(f"Frozen features are the safe choice: on {chosen.evidence} no other method is clearly better.")
     elif any(each.frozen for each in methods):
-        lines.append(f"{chosen.method} is better than frozen features in validation; the test images had no say.")
+        lines.append(
+            f"{chosen.method} is clearly better than frozen features on the validation images. No test image was used."
+        )
     key = chosen.runs[0].key
     lines.append(f"Deploy: probmetric export {key.run} {data}-model")
     if not chosen.frozen:
         changed = [*override_items(key.overrides), "training.selection=refit"]
         again = replace(key, overrides="+".join(sorted(changed, key=lambda item: item.partition("=")[0]))).run
         lines.append(
-            f"Trained on the validation images too: snakemake --config experiments=[] 'runs=[{again}]', then export "
-            "that run."
+            f"To train it on the validation images too: snakemake --config experiments=[] 'runs=[{again}]', then "
+            "export that run."
         )
     return lines

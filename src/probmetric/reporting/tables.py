@@ -24,16 +24,15 @@ from probmetric.runs.names import noise_text, split_data_name
 
 NOT_RUN, NOT_MEASURED = "not run", "–"
 LEGEND = (
-    "Mean ± half-width of the 95 % interval over seeds (splits of the classes, where there are several: the mean over "
-    "the seeds of a split is one value) and, where their contributions were kept, test classes (test images, where "
-    "these are of training classes; walks for places). Bold: best mean of its group; where none is bold, methods are "
-    "not compared. No mark: significantly worse than some other method, so not the best (t-tests over shared seeds, "
-    "Holm-corrected over all pairs of methods, 5 % level; with 8 methods or more their spreads over seeds are pooled). "
-    "*: not significantly worse than any. [0.06]: not decided; a real difference to the best of less than 0.06 would "
-    "often be missed. †: not tested against the best, fewer than three shared seeds. ‡: of another length of training, "
-    "so not compared. "
-    "▼: below the frozen features, by the first metric. "
-    "↑ higher is better, ↓ lower is better. –: not defined for this method."
+    "Bold: best mean of its group; where none is bold, methods are not compared. *: not significantly worse than any. "
+    "No mark: significantly worse than some other method, so not the best (t-tests over shared seeds, Holm-corrected "
+    "over all pairs of methods, 5 % level; with 8 methods or more their spreads over seeds are pooled). [0.06]: not "
+    "decided; a true difference to the best below 0.06 would often be missed. †: not tested against the best, because "
+    "they share fewer than three seeds. ‡: trained for longer or shorter than the others, so not compared. ▼: below "
+    "the frozen features, by the first metric. ↑ higher is better, ↓ lower is better. –: not defined for this method. "
+    "Numbers: mean ± half-width of the 95 % interval. It covers seeds (splits of the classes, where there are several; "
+    "each split counts once, with the mean over its seeds). Where runs kept the values of test classes, it covers "
+    "these too (test images, where these are of training classes; walks for places)."
 )
 CSV_COLUMNS = (
     *("dataset", "noise", "method", "label", "fidelity", "tuning_runs", "metric", "direction", "mean"),

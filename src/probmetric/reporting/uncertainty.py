@@ -195,13 +195,13 @@ def _detects(low: float, high: float, floor: float | None) -> tuple[Verdict, str
     if high < LEAST_AUROC:
         return "no", "below chance" if high < 0.5 else f"below {LEAST_AUROC:g}"
     if floor is not None and high <= floor:
-        return "no", f"no more than what is free ({floor:.2f})"
+        return "no", f"no better than the free score ({floor:.2f})"
     if low < LEAST_AUROC:
         return "undecided", f"the interval reaches below {LEAST_AUROC:g}"
     if floor is None:
         return "undecided", "free scores were not measured"
     if low <= floor:
-        return "undecided", f"not above what is free ({floor:.2f})"
+        return "undecided", f"not clearly better than the free score ({floor:.2f})"
     return "yes", ""
 
 
@@ -284,7 +284,7 @@ def _table(
             adds = added(series) if TOGETHER.keys() <= named.keys() else ""
             rows.append(ScoreRow(context.label(variant), values, best, adds))
     columns = [column for column in named if any(column in row.values for row in rows)]
-    return ScoreTable(title, columns, rows, "AUROC" if alike else "lower is better but for the share answered")
+    return ScoreTable(title, columns, rows, "AUROC" if alike else "lower is better, except for the share answered")
 
 
 def added(series: _Metrics) -> str:

@@ -251,7 +251,7 @@ def _certificate(
     folder = RunFolder.named(run)
     matches, metadata = folder.matches()
     if "test" not in matches:
-        raise DataError(f"{run} has no answers to test images, of which its dataset has too few or none.")
+        raise DataError(f"{run} has no answers to test images: its dataset has none, or too few of them.")
     record = {name: values[matches["test"]["asked"]] for name, values in matches["test"].items()}
     labels = folder.embeddings("test")["label"]
     gallery = content_digest(folder.embeddings_file("test"))

@@ -41,8 +41,8 @@ def warn_if_moved(before: np.ndarray | None, now: np.ndarray | None, what: str) 
     if (distance <= MOVED).all():
         return 0.0
     log.warning(
-        "the embeddings of %d of %d test images have moved since %s was made, by %.2g in cosine: another library, "
-        "precision or processor. Scores shift by as much; make galleries and certificates again here",
+        "the embeddings of %d of %d test images have moved since %s was made, by %.2g in cosine, because of another "
+        "library, precision or processor. Scores shift as much; make galleries and certificates again here",
         *((~(distance <= MOVED)).sum(), len(now), what, distance.max()),
     )
     return float(distance.max())

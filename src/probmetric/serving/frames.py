@@ -102,5 +102,5 @@ def names_of(file: Path, columns: Mapping[str, np.ndarray], count: int) -> tuple
         if named and "" not in named and (name in PATHS or len(set(named)) == len(named)):
             return name, named
         if named:
-            log.info("%s: the column %s names no row by itself, so it is no name of the rows", file, name)
+            log.info("%s: rows share values in the column %s, so it does not name the rows", file, name)
     return "", None

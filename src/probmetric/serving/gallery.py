@@ -188,7 +188,7 @@ class Gallery:
         if depth and not 2 <= depth <= len(labels):
             raise ServingError(f"depth is {depth}: expected 0 for similarities, or 2 to {len(labels)} for lists.")
         if 0 < depth < min(VOTES, len(labels)):
-            log.warning("lists of %d: disagreement and entropy are of so few votes; %d are usual", depth, VOTES)
+            log.warning("lists of %d: disagreement and entropy count so few votes; %d are usual", depth, VOTES)
         gallery, count = IndexedGallery(Content.empty(f"{ELSEWHERE}{depth}")), len(labels)
         nothing = np.zeros((count, 0), dtype=np.float32)
         uncertainty = np.zeros(count, dtype=np.float32)
@@ -374,7 +374,7 @@ class Gallery:
         if TRAINED in content.uses:
             count = content.uses.count(TRAINED)
             log.info(
-                "%d of %d images are among those the model was trained on; they calibrate nothing", count, len(kept)
+                "%d of %d images are among those the model was trained on; they do not calibrate", count, len(kept)
             )
         self._set(self._content.joined(content if paths is not None else self._content.named_apart(content)))
         if self.class_names.count("") not in (0, len(self)):
@@ -595,7 +595,7 @@ class Gallery:
         if gone:
             log.warning(
                 "certificate(s) for a risk of %s were made with other calibration queries, or state another P(right), "
-                "and go; certify these risks again",
+                "and are removed; certify these risks again",
                 ", ".join(gone),
             )
         self.certificates = [*kept, certificate]
@@ -704,8 +704,8 @@ class Gallery:
         strangers = Counter(name for name in classes if name not in numbers)
         if strangers:
             log.warning(
-                "%d of %d calibration queries are of %d classes that the gallery has not, such as %s: each answer to "
-                "them is wrong. Right, if strangers will be asked about; else look at the spelling",
+                "%d of %d calibration queries are of %d classes that the gallery lacks, such as %s: each answer to "
+                "them counts as wrong. If nobody will ask about such classes, check the spelling of their names",
                 *(strangers.total(), len(classes), len(strangers), harmless(repr(next(iter(strangers))))),
             )
         numbers |= {name: -1 - number for number, name in enumerate(strangers)}

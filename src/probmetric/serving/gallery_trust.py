@@ -190,8 +190,8 @@ def tries_to_pay(tried: dict[str, dict[str, int]], calibration: str, score: str,
         if sum(1 / count for count in earlier.values()) + 1 / planned > 1 + 1e-9:
             raise CertificateError(
                 f"this calibration set was tried by {', '.join(earlier)} before; the best of several tries promises "
-                "too much. Label new queries; and before the first try hand over all scores (--score cosine,gap: the "
-                "pilot chooses, which costs nothing), or plan the tries (--tries 8: each pays)."
+                "too much. Label new queries. Before their first try, hand over all scores (--score cosine,gap chooses "
+                "at no cost) or plan how many tries there will be (--tries 8: each then asks for more queries)."
             )
         earlier[score] = planned
     return max(earlier[score], tries or 1)

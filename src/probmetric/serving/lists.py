@@ -55,7 +55,7 @@ def checked(hits: Any, rows: int, depth: int = 0) -> np.ndarray:
         row, place = (int(each[0]) for each in np.nonzero(bad))
         raise ServingError(
             f"query {row} has the similarity {scores[row, place]:g}; expected cosines, from -1 to 1. Of unit vectors "
-            "at a distance d the cosine is 1 - d² / 2; what only your index knows is certified by trust.certify."
+            "at a distance d the cosine is 1 - d² / 2; for scores that are no cosines use trust.certify."
         )
     return values
 
@@ -145,8 +145,8 @@ def match_of(hits: np.ndarray, labels: np.ndarray, k: int) -> Match:
         if k < max(voting, 1):
             row = int(counts.argmin())
             raise ServingError(
-                f"query {row} may find {counts[row]} of {hits.shape[1]} images, the others are -inf; the scores of an "
-                f"answer are of the {max(voting, 1)} nearest. Ask it in a gallery of its own, or leave it out."
+                f"query {row} may find {counts[row]} of {hits.shape[1]} images (the others are -inf), but its scores "
+                f"need the {max(voting, 1)} nearest. Ask it in a gallery of its own, or leave it out."
             )
         parts = [_nearest(hits[start : start + BLOCK_ROWS], labels, k) for start in range(0, len(hits), BLOCK_ROWS)]
         scores, indices, second = (np.concatenate(each) for each in zip(*parts, strict=True))
@@ -186,8 +186,8 @@ def calibration(hits: np.ndarray, truth: np.ndarray, labels: np.ndarray) -> tupl
         alone = int((labels[hits[..., 1].astype(np.int64)] == match.classes[:, :1]).all(axis=1).sum())
         if alone:
             log.warning(
-                "%d of %d lists of %d show one class only: their gap is counted to the last of the list; longer lists "
-                "would say more",
+                "%d of %d lists of %d show one class only, so their gap is counted to the last image of the list; use "
+                "longer lists",
                 *(alone, *hits.shape[:2]),
             )
     themselves = int(find_themselves(match.similarity, FEW).sum())

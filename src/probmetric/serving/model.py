@@ -153,7 +153,7 @@ class Model:
             return stored.numpy()
         images = self.parts.training_images()
         if len(images):
-            log.info("looking at the %d training images, to know them again", len(images))
+            log.info("reading the %d training images, to recognise them later", len(images))
         return self.looks(images)
 
     @functools.cached_property

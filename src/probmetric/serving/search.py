@@ -19,7 +19,7 @@ from probmetric.trust.copies import FEW, find_themselves
 
 UNSURE = "less sure than {:.4g} % of the validation images"
 STRANGER = "a stranger: farther from the gallery than its images are from each other"
-HELD = "the gallery holds this picture (P(right) is of new ones)"
+HELD = "the gallery holds this picture (P(right) is for pictures that it does not hold)"
 UNCERTIFIED = "above the certified doubt: more than {:g} of such answers could be wrong"
 
 

@@ -132,8 +132,8 @@ class Vectors:
             return False
         if others:
             raise ServingError(
-                f"{self.file}: the column `split` has {', '.join(others)} beside its other names; a row is of "
-                f"{', '.join(GALLERY_SPLITS)} or of {', '.join(QUERY_SPLITS)}."
+                f"{self.file}: the column `split` has {', '.join(others)} beside its other names; allowed: "
+                f"{', '.join(GALLERY_SPLITS)}, {', '.join(QUERY_SPLITS)}."
             )
         return True
 
@@ -226,8 +226,8 @@ def _described(
     groups = np.array(said["groups"]) if wanted.get("groups") else None
     if groups is not None and "" in groups:
         raise DataError(
-            f"{file}: {np.count_nonzero(groups == '')} of {count} rows have no {wanted['groups']}; rows that come from "
-            "one place count once, so name it for each of them."
+            f"{file}: {np.count_nonzero(groups == '')} of {count} rows have no {wanted['groups']}; give each row one "
+            "(rows of one group count once)."
         )
     label = column_called(columns, wanted.get("labels", ""), usual["labels"])
     return Vectors(
@@ -248,7 +248,7 @@ def _hits_of(columns: Mapping[str, np.ndarray], file: Path, *, label: str, group
     elif INDICES in columns:
         rows = lists.joined(columns[SCORES], columns[INDICES])
     else:
-        raise DataError(f"{file} holds scores, but no `indices`: which gallery rows they are of.")
+        raise DataError(f"{file} holds scores, but no `indices`; add them: the gallery row of each score.")
     listing = file.with_suffix(".csv")
     if file.suffix.lower() == ".parquet" and listing.is_file():
         columns = {**columns, **columns_of(listing)}
@@ -285,7 +285,7 @@ def _of_faiss(file: Path) -> dict[str, np.ndarray]:
     except RuntimeError as error:
         raise DataError(f"{file} is no faiss index whose vectors can be read: {error}") from error
     if getattr(index, "code_size", 4 * index.d) < 4 * index.d:
-        log.warning("%s holds compressed vectors; what is certified are their approximations", file)
+        log.warning("%s holds compressed vectors; the certificate is for answers by these", file)
     return {"vector": np.asarray(vectors)} | beside
 
 
@@ -309,7 +309,7 @@ def calibrating(
         check_one_model(file, beside)
     vectors = read_vectors(file, label=label, group="" if queries else group)
     if vectors.hits is not None and trained_on:
-        raise ServingError(f"{file} has no vectors to be compared with --trained-on: leave those queries out of it.")
+        raise ServingError(f"{file} has no vectors to compare with --trained-on; drop the option and those queries.")
     trained = read_vectors(trained_on) if trained_on else None
     if trained is not None:
         _check_dimensions(vectors, trained)
@@ -322,7 +322,7 @@ def calibrating(
     if queries is not None:
         calibration = read_vectors(queries, label=label, group=group)
         if (calibration.hits is None) != (vectors.hits is None):
-            raise ServingError(f"{file} and {queries} are vectors and what an index found; expected two of one kind.")
+            raise ServingError(f"of {file} and {queries} one holds vectors, one lists of an index; give two alike.")
         if calibration.hits is None:
             _check_dimensions(vectors, calibration)
         calibration = calibration.hits or calibration

@@ -5,8 +5,8 @@ from __future__ import annotations
 from probmetric.trust.certificates import EVERYTHING, Certificate
 
 AT_ONCE = (
-    "Label all of them before you certify again (of many looks, one passes by chance), or pay for each look: with "
-    "`--tries 4` every time for four. "
+    "Label all of them before you certify again, because one of many attempts passes by chance. To make four attempts, "
+    "give `--tries 4` each time; each then asks for more queries. "
 )
 
 
@@ -16,8 +16,8 @@ def needed(certificate: Certificate) -> str:
         of = "" if certificate.unit == "query" else ", of other groups (people, sessions; else classes),"
         return f"More calibration queries{of} may help. {AT_ONCE}"
     return (
-        f"About {certificate.needed} calibration queries that err as often as these {certificate.queries} would do. "
-        f"{AT_ONCE}"
+        f"About {certificate.needed} calibration queries are needed, if their answers are wrong as often as those of "
+        f"these {certificate.queries}. {AT_ONCE}"
     )
 
 
@@ -26,8 +26,8 @@ def page(certificate: Certificate, of: str) -> str:
     share, threshold = f"{100 * certificate.risk:g} %", certificate.threshold
     if threshold is None:
         promise = (
-            f"**Nothing is certified.** No threshold was shown to let at most {share} wrong answers through. "
-            f"{needed(certificate)}A higher risk, or a better model, may be certified with as many."
+            f"**Nothing is certified.** At no threshold is it shown that at most {share} of the answers given are "
+            f"wrong. {needed(certificate)}A higher risk, or a better model, may be certified with as many."
         )
     else:
         promise = (
@@ -44,13 +44,13 @@ def page(certificate: Certificate, of: str) -> str:
         "threshold": limit if threshold is None or threshold < EVERYTHING else "none is needed",
         "answered in calibration": f"{certificate.answered} ({100 * certificate.coverage:.1f} %)",
         "wrong among those": str(certificate.errors),
-        "upper bound of the risk, had the threshold been named before": f"{100 * certificate.risk_bound:.2f} %",
+        "upper bound of the risk for a threshold fixed before (no promise)": f"{100 * certificate.risk_bound:.2f} %",
         "what counts as one draw": f"{unit}, drawn independently",
         "valid for": certificate.valid_for,
     }
     lines = "\n".join(f"| {name} | {text} |" for name, text in rows.items())
     return (
         f"# Certificate of {of}\n\n{promise}\n\n| | |\n|---|---|\n{lines}\n\n"
-        "It says nothing about another gallery, other weights or other queries: `probmetric monitor` says when "
-        "queries change. Confidence is over calibration sets: at confidence 90 % one of ten may promise too much.\n"
+        "It holds for no other gallery, weights or kind of queries; `probmetric monitor` says when queries change. "
+        "Confidence is over calibration sets: at 90 %, one certificate in ten may promise too much.\n"
     )

@@ -64,7 +64,7 @@ def copies_of(rows: Any, others: Any) -> Bools:
     """
     vectors, shown = arrays.matrix(rows, "rows"), arrays.matrix(others, "others")
     if vectors.shape[1] != shown.shape[1]:
-        raise ValueError(f"rows have {vectors.shape[1]} dimensions, others {shown.shape[1]}: they are of one model.")
+        raise ValueError(f"rows have {vectors.shape[1]} dimensions, others {shown.shape[1]}; give rows of one model.")
     nearest = search(vectors, shown).rows[:, 0]
     return np.asarray(_distance(vectors, shown[nearest]) <= _near(vectors.shape[1]))
 

@@ -192,8 +192,8 @@ def warn_of_themselves(similarity: Array) -> None:
     apart = 1.0 - similarity[:, :2].astype(np.float64)
     if apart.shape[1] == 2 and np.median(apart[:, 0] - NEARER * apart[:, 1]) < 0:
         log.warning(
-            "half of the %d calibration queries are %g times nearer to their first image than to their second: are "
-            "they in the gallery, rounded or compressed? Leave them out of one of the two: else nothing is certified",
+            "half of the %d calibration queries are %g times nearer to their first image than to their second: does "
+            "the gallery hold them, rounded or compressed? Then take them out of one, or nothing is certified",
             *(len(apart), 1 / NEARER),
         )
 

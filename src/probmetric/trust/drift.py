@@ -128,7 +128,7 @@ def logged_groups(log: str | Path, column: str) -> Array:
     if len(empty):
         raise FileError(
             f"{log}: query {empty[0] + 1} has nothing in the column {column!r}, {len(empty)} of {len(groups)} in all; "
-            "queries of one source count once, so name it for each of them."
+            "name the source of each (queries of one source count once)."
         )
     return groups
 
@@ -176,7 +176,7 @@ def logged_checks(log: str | Path, truth: str, certificate: Certificate, doubt: 
     answered = certificate.answers(doubt) & np.array([_compared(row.get("withheld", "0")) != "1" for row in rows])
     checked = answered & np.array([name != "" for name in truths])
     if not checked.any():
-        raise FileError(f"{log}: no answer given has a class in the column {truth!r}; look some up, drawn at random.")
+        raise FileError(f"{log}: no answer given has a class in the column {truth!r}; check some, drawn at random.")
     return checked, np.array([first != second for first, second in zip(truths, names, strict=True)])[checked]
 
 

@@ -14,14 +14,13 @@ from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.words import group_title, plus_minus
 
 LEGEND = (
-    "Tested seed by seed: paired t-test, 5 % level, Holm-corrected over a claim's opponents; at least three seeds. "
-    "After correction: the verdict when the tests of all claims on this page are corrected together (Holm). Number: "
-    "mean difference ± half-width of its 95 % interval (over seeds, and test classes unless it says that they are not "
-    "counted) to the opponent that decides (the least favourable); positive speaks for the claim, and where a loss is "
-    "allowed, so does a smaller loss. d: mean difference / standard deviation of the differences. Undecided: not "
-    "significant either way. Seeds that would decide: with 80 % probability, if the difference is as large as it "
-    "looks. Not testable here: what the claim presupposes is not given, so the number speaks neither for nor against "
-    "the paper."
+    "Each claim is tested by a paired t-test over seeds: at least three seeds, 5 % level, Holm-corrected over the "
+    "claim's opponents. After correction: the verdict when the tests of all claims on this page are corrected together "
+    "(Holm). Number: mean difference to the least favourable opponent ± half-width of its 95 % interval, over seeds "
+    "and test classes (unless they are said not to be counted). A positive number speaks for the claim; where a loss "
+    "is allowed, so does a smaller loss. d: mean difference / standard deviation of the differences. Undecided: not "
+    "significant either way. Seeds that would decide: with 80 % probability, if the true difference is as large as "
+    "measured. Not testable here: a precondition of the claim is not met, so the number says nothing about the paper."
 )
 _SENTENCE = {
     "holds": "{} hold{s} on every dataset tested",
@@ -65,7 +64,7 @@ class Board:
             return ""
         return (
             f"{len(findings)} tests were made at a level of 5 % each. Corrected over all of them (Holm), {left} of the "
-            f"{len(decided)} verdicts are left; both stand in the table."
+            f"{len(decided)} verdicts remain. The table shows both."
         )
 
     @property
@@ -76,7 +75,7 @@ class Board:
         parts = [_counted(text, count[name]) for name, text in _SENTENCE.items() if count[name]]
         total = len(papers) + sum(not claim.ours for claim in self.not_run)
         ours = len(self.lines) - len(papers)
-        more = f" Besides, {ours} question{'' if ours == 1 else 's'} of our own." if ours else ""
+        more = f" In addition, {ours} of our own {'is' if ours == 1 else 'are'} tested." if ours else ""
         if not parts:
             return f"None of {total} claims of the papers was run here.{more}"
         return f"{len(papers)} of {total} claims of the papers were run here: {', '.join(parts)}.{more}"

@@ -32,9 +32,9 @@ def sparsification(context: ReportContext) -> _style.Drawing:
     """One panel per dataset, one line per method, averaged over seeds."""
     words = _style.Words(
         "Sparsification curves",
-        "Share of correct test images among those kept, as the images with the highest uncertainty are removed first; "
-        "mean over seeds. A line that rises says the uncertainty finds the errors; a flat one says it does not. "
-        "The area below the line is AUSC.",
+        "Accuracy of the test images that are left when the images with the highest uncertainty are removed first; "
+        "mean over seeds. A rising line means that the uncertainty finds the errors; a flat line means that it does "
+        "not. The area below the line is AUSC.",
         "no run of this experiment has a sparsification curve.",
         "Line plot of accuracy against the share of removed images: ",
     )
@@ -54,10 +54,10 @@ def risk_coverage(context: ReportContext) -> _style.Drawing:
     """One panel per dataset, one line per method, averaged over seeds; where a certificate stops, a dot."""
     words = _style.Words(
         "Wrong answers against the share of questions answered",
-        "Test images as questions, the surest answered first, by the doubt that the method's certificate decides by "
-        "(else by the disagreement of the nearest images); mean over seeds. Dot: where the certificates stop that "
-        "promise the share of wrong answers written in the panel (what most seeds promise). A line that starts "
-        "low and rises late is good.",
+        "Test images are questions; the surest are answered first. How sure an answer is, the score says by which the "
+        "method's certificate decides (without one, the disagreement of the nearest images). Lines: mean over seeds. "
+        "Dot: how many questions the certificates answer that promise the share of wrong answers written in the panel "
+        "(the promise of most seeds). A good line starts low and rises late.",
         "no run of this experiment has a match record.",
     )
     curves, promises = _data.collect(context, _risk_curve), _data.collect(context, _kept)
@@ -115,9 +115,9 @@ def roc(context: ReportContext) -> _style.Drawing:
     """One panel per dataset and out-of-distribution set, one line per method, averaged over seeds."""
     words = _style.Words(
         "Out-of-distribution detection",
-        "Receiver operating characteristic of the uncertainty, with out-of-distribution images as the positive class "
-        "(a higher uncertainty should mean an image from elsewhere) and the test split as the negative class; mean "
-        "over seeds. The dotted diagonal is chance; a line below it gives strange images the lower uncertainty.",
+        "ROC curve of the uncertainty: can it tell out-of-distribution images (positive class, which should have the "
+        "higher uncertainty) from the test images (negative class)? Mean over seeds. The dotted diagonal is chance. A "
+        "line below it means that out-of-distribution images get the lower uncertainty.",
         "no run of this experiment was evaluated on out-of-distribution images.",
         "ROC curves. ",
     )
@@ -140,10 +140,10 @@ def severity(context: ReportContext) -> _style.Drawing:
     """A panel per dataset, distortion and question; of many methods all distortions together, if known."""
     words = _style.Words(
         "Answers by severity of each distortion",
-        "Test images in bins of equal mass by the strength of a distortion. Errors: the share of wrong answers. Excess "
-        "errors: how much larger that share is than 1 - P(right) stated; above 0 the model was too sure. Rank: the "
-        "mean rank of the method's own uncertainty, 0 surest and 1 least sure; it rises if it notices the distortion. "
-        "Mean over seeds.",
+        "Test images in bins by the strength of a distortion, equally many images in each. Errors: the share of wrong "
+        "answers. Excess errors: that share minus the stated 1 - P(right); above 0 the model is too sure. Rank: the "
+        "mean rank of the method's own uncertainty, from 0 (surest) to 1 (least sure). The rank rises if the method "
+        "notices the distortion. Mean over seeds.",
         "no dataset of this experiment says how strongly its images were distorted.",
         "Errors and uncertainty against the strength of distortions. ",
     )
@@ -198,8 +198,9 @@ def singular_values(context: ReportContext) -> _style.Drawing:
     words = _style.Words(
         "Singular values of the embeddings",
         f"Singular values of the (uncentred) matrix of embeddings of the {'training' if trained else 'test'} images in "
-        f"descending order, divided by their sum, mean over seeds; those below {_SMALLEST:g} are drawn there. A flat "
-        "line uses all directions of the space alike; one that falls steeply lives in few of them.",
+        f"descending order, divided by their sum; mean over seeds. Values below {_SMALLEST:g} are drawn at "
+        f"{_SMALLEST:g}. A flat line means that the embeddings use all directions of the space alike, a steep line "
+        "that they use few.",
         "no finished run has test embeddings.",
         "Lines of sorted singular values. ",
     )
@@ -245,9 +246,9 @@ def _effective_number(values: np.ndarray) -> float:
 COLUMNS = {"train_loss": "change of the loss", "val_metric": "validation metric"}
 _WORDS = _style.Words(
     "Learning curves",
-    "Training loss: its change since the first epoch, divided by the largest; -1 is as low as it came. Losses of "
-    "different methods have no common scale, and some are negative. The validation metric selects the weights. Line: "
-    "mean over seeds; band: lowest to highest.",
+    "Training loss: its change since the first epoch, divided by the largest change, so -1 is its lowest point (losses "
+    "of different methods have no common scale, and some are negative). The validation metric selects the weights. "
+    "Line: mean over seeds; band: from the lowest seed to the highest.",
     "no run of this experiment has a training history.",
 )
 _Band = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -312,7 +313,7 @@ def class_probabilities(context: ReportContext) -> _style.Drawing:
     words = _style.Words(
         "Reliability",
         "Accuracy of predictions against their confidence, in bins, mean over seeds. On the dotted diagonal confidence "
-        "means what it says; below it the method is overconfident, above it underconfident.",
+        "equals accuracy. Below it the method is overconfident, above it underconfident.",
         "no run of this experiment has class probabilities on a closed set.",
     )
     return _diagram(context, "reliability", words)
@@ -323,10 +324,10 @@ def votes(context: ReportContext) -> _style.Drawing:
     """One panel per dataset, one line per method that draws samples, averaged over seeds (paper 003, figure 6)."""
     words = _style.Words(
         "Reliability of retrieval by vote",
-        "Every sample of an image retrieves its nearest neighbour among the samples of the other images; the label "
-        "most of them agree on is the prediction, the share that agrees its confidence. Accuracy against confidence in "
-        "ten bins, mean over seeds; bins with few images scatter. On the dotted diagonal confidence means what it "
-        "says; below it the method is overconfident.",
+        "Each sample of an image's embedding votes for the label of its nearest neighbour among the samples of the "
+        "other images. The label with most votes is the prediction, its share of the votes the confidence. Accuracy "
+        "against confidence in ten bins, mean over seeds; bins with few images scatter. On the dotted diagonal "
+        "confidence equals accuracy. Below it the method is overconfident.",
         "no run of this experiment draws samples of its embeddings.",
     )
     return _diagram(context, "retrieval_reliability", words)
@@ -337,9 +338,9 @@ def stated_probabilities(context: ReportContext) -> _style.Drawing:
     """One panel per dataset, one line per method, averaged over seeds."""
     words = _style.Words(
         "Reliability of P(right)",
-        "Share of right answers against the stated probability that an answer is right, in bins of equal mass, mean "
-        "over seeds. P(right) comes from the scores of the answer that cost nothing, by a map fitted on other classes "
-        "of the same gallery. On the dotted diagonal it means what it says; below it, too much is promised.",
+        "Share of right answers against P(right), the stated probability that an answer is right; bins with equally "
+        "many answers, mean over seeds. P(right) comes from the scores that any search returns, by a map fitted on "
+        "other classes of the same gallery. On the dotted diagonal both agree; below it, P(right) promises too much.",
         "no run of this experiment has both right and wrong answers to labelled queries.",
     )
     return _diagram(context, "p_right", words)

@@ -25,9 +25,9 @@ def uncertainty(context: ReportContext) -> _style.Drawing:
     """One panel per dataset and method with out-of-distribution images (its first seed; cf. paper 003, figure 7)."""
     words = _style.Words(
         "Uncertainty of test and out-of-distribution images",
-        "Share of images by their uncertainty, for test images and images of other datasets; dashed: medians; in the "
-        "corner: AUROC, the chance that the strange image is the less certain one; first seed. Each method has its own "
-        "scale.",
+        "Share of images by their uncertainty, for test images and images of other datasets; first seed. Dashed lines: "
+        "medians. In the corner: AUROC, the chance that the image of another dataset is less certain. Each method has "
+        "its own scale.",
         "no run of this experiment was evaluated on out-of-distribution images.",
     )
     panels = {}
@@ -63,11 +63,11 @@ def norms(context: ReportContext) -> _style.Drawing:
         judged_by[data] = f"{context.label(judges[data].key.variant)} on {group_title(data)}"
     words = _style.Words(
         "Norms of right and wrong images",
-        "Share of test images by concentration (the norm of the embedding, mostly), for images whose nearest neighbour "
-        "is of their own class and of another; dashed: medians. In the corner: the chance that a right image has the "
-        "larger one (0.5: it tells nothing). Right and wrong are the judgement of "
-        f"{listed(list(judged_by.values()))}, the experiment's first method, so that all panels compare the same "
-        "images; first seed.",
+        "Share of test images by concentration (mostly the norm of the embedding); first seed. An image is right if "
+        "its nearest neighbour is of its class. Dashed lines: medians. In the corner: the chance that a right image "
+        "has a larger concentration than a wrong one (0.5: the concentration tells nothing). All panels compare the "
+        "same images: right and wrong are decided by the experiment's first method, "
+        f"{listed(list(judged_by.values()))}.",
         "no finished run has concentrations.",
     )
     if not panels:

@@ -27,8 +27,8 @@ def embedding_map(context: ReportContext) -> _style.Drawing:
     words = _style.Words(
         "Map of the embedding space",
         f"t-SNE of test embeddings (up to {_POINTS} images of up to {_CLASSES} classes), each point with its image "
-        f"where there is room; {names}. Images that lie near one another are similar to the method; distances between "
-        "groups mean little in such a map.",
+        f"where there is room; {names}. Images near one another are similar to the method. Distances between groups "
+        "mean little in such a map.",
         "no finished run has test embeddings whose prepared dataset is present.",
         photographs=True,
     )
@@ -86,7 +86,7 @@ def sphere(context: ReportContext) -> _style.Drawing:
         f"Test embeddings (up to {_SPHERE_POINTS:,}; first seed): direction times concentration, which for methods "
         "that take the norm as concentration is the embedding before normalisation; on the unit sphere for methods "
         "without one. One colour per class, its number beyond the class mean; circles at the median length. Losses on "
-        "the sphere tell classes apart by direction alone; what varies along a ray is the norm.",
+        "the sphere tell classes apart by direction alone; along a ray only the norm varies.",
         "no finished run has three-dimensional embeddings; set `dim: 3`.",
     )
     runs = _data.first_runs(context, "mean", "label")

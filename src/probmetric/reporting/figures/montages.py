@@ -70,9 +70,9 @@ def certain_and_uncertain(context: ReportContext) -> _style.Drawing:
     runs = _best(context, album, "uncertainty", "index")
     words = _style.Words(
         "Most and least certain test images",
-        f"Test images in the order of their uncertainty: the lowest above, the highest below, ascending, of "
+        "Test images in the order of their uncertainty: the lowest above, the highest below, ascending, of "
         f"{listed([run.key.run for run in runs.values()])}: the method with the best mean {label(context.metrics[0])} "
-        "on each dataset. Images that are hard for a person, too, should stand in the lower row.",
+        "on each dataset. The lower row should show the images that are hard for a person too.",
         _NO_IMAGES,
         f"Rows of {CERTAIN} test images with the lowest and the highest uncertainty. ",
         photographs=True,

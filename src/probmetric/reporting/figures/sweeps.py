@@ -33,8 +33,8 @@ TOGETHER = " = "
 _OPTIONS = _style.Words(
     "Influence of the options",
     "against the options that the runs override: mean over seeds with the 95 % interval of the table, which with few "
-    "seeds may leave the panel. A method that was run without an override stands at the option's default; what belongs "
-    "to no line is drawn as a horizontal one.",
+    "seeds may leave the panel. A method that was run without an override stands at the option's default. Methods "
+    "without the option are horizontal lines.",
     "no option was run at more than one value.",
 )
 _NOISE = _style.Words(

@@ -157,9 +157,9 @@ def _number(row: dict[str, str], where: str) -> PublishedNumber:
 
 LEGEND = (
     "First number: as the paper prints it, with its ±. Measured: our mean ± half-width of the 95 % t-interval over "
-    "seeds, then measured - published. Inside: our interval and that of the printed mean (its ± over five runs, or "
-    "rounding) together explain the difference. Only runs on the same dataset, whole, at the same noise rate stand "
-    "beside a published number; where the protocols differ, both are stated."
+    "seeds, then the difference measured - published. Inside: our interval and the interval of the printed mean (its ± "
+    "over five runs, or rounding) together explain the difference. A published number is compared only with runs on "
+    "the same whole dataset at the same noise rate. Where the protocols differ, both are stated."
 )
 _Values = Mapping[int, float]
 Verdict = Literal["not comparable", "not run", "not measured", "one seed", "inside", "outside"]
