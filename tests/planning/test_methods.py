@@ -13,7 +13,7 @@ from probmetric.config.settings import LearningRates
 from probmetric.io import write_yaml
 from probmetric.metrics import metric_names
 from probmetric.planning.expansion import PlannedExperiment, Point, expand, plan_experiment, resolve
-from probmetric.planning.experiments import Substitution, methods_with, shared_methods
+from probmetric.planning.experiments import Substitution, load_experiment, methods_with, shared_methods
 from probmetric.planning.workflow import check_metrics, check_report
 from probmetric.runs.names import table_of
 
@@ -48,6 +48,11 @@ def methods(**more) -> dict[str, Method]:
 
 def settings(params, method, dataset="glyphs", **rest):
     return resolve(params, methods(), Point(dataset=dataset, method=method, **rest)).settings
+
+
+def test_a_project_without_experiments_is_told_how_one_is_written(tmp_path):
+    with pytest.raises(ConfigError, match="has none; `probmetric init photos/` writes one"):
+        load_experiment("demo", tmp_path)
 
 
 def test_a_method_is_like_another_apart_from_what_it_changes(params):

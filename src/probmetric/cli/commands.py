@@ -1,43 +1,8 @@
-"""The commands and their arguments. What a command needs is imported when it runs: help is answered at once.
-
-The help of each ends with its example, read from here:
-
-    data:prepare                 probmetric prepare digits
-    data:noise                   probmetric noise glyphs+noise0.2
-    data:doctor                  probmetric doctor data/prepared/glyphs
-    data:init                    probmetric init photos/ --name shop
-    data:ensure                  probmetric data ensure glyphs+noise0.2
-    data:status                  probmetric data status
-    data:card                    probmetric data card glyphs --output card/
-    reports:recommend            probmetric recommend shop
-    runs:run                     probmetric run digits/cosine/seed0
-    runs:tune                    probmetric tune letters
-    runs:status                  probmetric status demo
-    runs:components              probmetric list losses arcface
-    runs:experiments             probmetric experiments
-    reports:schema               probmetric schema
-    reports:report               probmetric report demo
-    reports:figure               probmetric figure demo sparsification
-    reports:track                probmetric track demo
-    reports:publish              probmetric publish --output site/
-    reports:ui                   probmetric ui --port 5000
-    models:export                probmetric export digits/cosine/seed0 model/
-    models:index                 probmetric index model/ gallery/ photos/
-    models:vectors               probmetric vectors model/ photos/ vectors.parquet
-    models:register              probmetric register model/ shop
-    models:search                probmetric search model/ gallery/ photo.jpg --risk 0.05
-    models:serve                 probmetric serve model/ gallery/ --port 8000
-    models:certify               probmetric certify model/ gallery/ labelled/ --risk 0.05
-    vectors:migrate_gallery      probmetric migrate old.parquet new.parquet --output all.parquet
-    vectors:try_letters          probmetric try --risk 0.05
-    certificates:certificate     probmetric certificate digits/cosine/seed0 --risk 0.05
-    certificates:monitor         probmetric monitor certificate.json answers.csv
-"""
+"""The commands and their arguments. What a command needs is imported when it runs: help is answered at once."""
 
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,7 +12,39 @@ from probmetric.runs.folder import STEPS
 SPLITS = ("train", "val", "test")
 # Declares a command: its name, the module of this folder and the function that run it, one line of help.
 Add = Callable[[str, str, str], argparse.ArgumentParser]
-EXAMPLES = dict(re.findall(r"^    (\w+:\w+) +(.+)$", __doc__ or "", re.MULTILINE))
+# Function -> the example below the command's help.
+EXAMPLES = {
+    "data:prepare": "prepare digits",
+    "data:noise": "noise glyphs+noise0.2",
+    "data:doctor": "doctor data/prepared/glyphs",
+    "data:init": "init photos/ --name shop",
+    "data:ensure": "data ensure glyphs+noise0.2",
+    "data:status": "data status",
+    "data:card": "data card glyphs --output card/",
+    "reports:recommend": "recommend shop",
+    "runs:run": "run digits/cosine/seed0",
+    "runs:tune": "tune letters",
+    "runs:status": "status demo",
+    "runs:components": "list losses arcface",
+    "runs:experiments": "experiments",
+    "reports:schema": "schema",
+    "reports:report": "report demo",
+    "reports:figure": "figure demo sparsification",
+    "reports:track": "track demo",
+    "reports:publish": "publish --output site/",
+    "reports:ui": "ui --port 5000",
+    "models:export": "export digits/cosine/seed0 model/",
+    "models:index": "index model/ gallery/ photos/",
+    "models:vectors": "vectors model/ photos/ vectors.parquet",
+    "models:register": "register model/ shop",
+    "models:search": "search model/ gallery/ photo.jpg --risk 0.05",
+    "models:serve": "serve model/ gallery/ --port 8000",
+    "models:certify": "certify model/ gallery/ labelled/ --risk 0.05",
+    "vectors:migrate_gallery": "migrate old.parquet new.parquet --output all.parquet",
+    "vectors:try_letters": "try --risk 0.05",
+    "certificates:certificate": "certificate digits/cosine/seed0 --risk 0.05",
+    "certificates:monitor": "monitor certificate.json answers.csv",
+}
 MODEL = "a model folder, a finished run, or models:/<name>/<version>"
 
 
@@ -62,7 +59,7 @@ def _adding_to(commands: Any) -> Add:
     def add(name: str, function: str, text: str) -> argparse.ArgumentParser:
         command: argparse.ArgumentParser
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-        command.epilog = f"Example: {EXAMPLES[function]}" if function in EXAMPLES else None
+        command.epilog = f"Example: probmetric {EXAMPLES[function]}" if function else None
         command.set_defaults(run_command=function)
         return command
 

@@ -128,7 +128,8 @@ def load_experiment(name: str, folder: Path = EXPERIMENTS) -> Experiment:
     """Read and validate the experiment file `name`; an unknown name is answered with the nearest."""
     names = experiment_names(folder)
     if name not in names:
-        raise ConfigError(f"experiments: unknown experiment {name!r}: {nearest(name, names)}")
+        there = nearest(name, names) if names else f"{folder} has none; `probmetric init photos/` writes one."
+        raise ConfigError(f"experiments: unknown experiment {name!r}: {there}")
     return load(Experiment, folder / f"{name}.yaml")
 
 
