@@ -1,8 +1,8 @@
 """Interruption and telemetry of every process.
 
 Ctrl-C and SIGTERM end a command with one line; temporary files are removed, and programs that the command has started
-end first. No tool sends telemetry: its settings are switched off here. Snakemake and Optuna send none by themselves;
-DVC is also switched off in `.dvc/config` (`core.analytics`).
+end first. No tool sends telemetry: its settings are switched off here. `.dvc/config` (`core.analytics`) switches it off
+for DVC too.
 """
 
 from __future__ import annotations

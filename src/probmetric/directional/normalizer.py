@@ -12,9 +12,7 @@ Evaluation follows `_series`: a square root, a reciprocal and one short polynomi
 device. Backward passes are closed forms of differentiable operations, so higher derivatives work. dA/dkappa is not
 computed as 1 - A^2 - (M-1) A / kappa, which cancels at both ends. Half precision is computed and returned in float32.
 The published code uses quadratics fitted on kappa in 10..50 (paper 000) or the mean of two bounds (paper 002) instead.
-
-On a CPU, values are evaluated in pieces that fit in the cache. Without pieces, the 12.7 million norms of a vMF loss
-over 11,318 classes take 1.7 to 1.9 times as long, because of page faults.
+On a CPU, values are evaluated in pieces that fit in the cache, which is 1.7 to 1.9 times as fast for large inputs.
 """
 
 from __future__ import annotations

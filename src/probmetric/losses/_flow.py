@@ -5,13 +5,11 @@ Every block permutes the coordinates and splits them into x1 and x2. With r the 
     [s, t] = net2(x2, r),   y1 = x1 * exp(g(s)) + t
     [s, t] = net1(y1, r),   y2 = x2 * exp(g(s)) + t,        g(s) = 0.636 clamp atan(s)
 
-The log-determinant of dy/dx is the sum of both g(s). The inverse costs as much as the forward pass. The soft clamp g
-comes from the paper's code, not from its text: |g| < clamp, so no block scales by more than e^clamp.
+The log-determinant of dy/dx is the sum of both g(s). The soft clamp g comes from the paper's code, not from its text:
+|g| < clamp, so no block scales by more than e^clamp.
 
-The library FrEIA, on which the released code builds, offers the same block. It is not used here because it reseeds
-numpy's global generator for every permutation: all runs of the release share one random state after construction. Here
-permutations are fixed buffers, drawn from a local generator. As in the release, the last layer of a sub-network is not
-zeroed, so the flow does not start as the identity.
+Permutations are fixed buffers, drawn from a local generator; the released code reseeds numpy's global generator for
+each. As in the release, the last layer of a sub-network is not zeroed, so the flow does not start as the identity.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ j in N_i is kept if s_ij + epsilon > min P_i,  j in P_i is kept if s_ij - epsilo
     as_published   anchors for which either mined set is empty are left out of the sum and of the mean, as in the code
                    released with the non-isotropic papers (which fails where no anchor is left; here the loss is zero)
 
-The default constants are those of the non-isotropic papers; Wang et al. use beta = 50 and base = 1. The code of the
-later of these papers adds a softplus to each mean; this loss does not.
+The default constants are those of the non-isotropic papers; Wang et al. use beta = 50 and base = 1.
 """
 
 from __future__ import annotations

@@ -5,16 +5,14 @@ zeta = tau^-1(psi | rho_y). Then
 
     NLL_i = |zeta_i|^2 / 2 - log|det d zeta_i / d psi_i|        L = f(NLL) + omega L_PDML(psi, proxies)
 
-Two misprints are mended here: eq. 10 lacks the 1/2 of a unit normal, and eqs. 8-10 write the Jacobian at tau^-1(psi)
-instead of psi.
+Mended misprints: eq. 10 lacks the 1/2 of a unit normal, and eqs. 8-10 write the Jacobian at tau^-1(psi), not psi.
 
     corrected      f is applied to the batch mean (eq. 11); NLL is divided by the dimension (`nll_norm="dim"`)
     as_published   f is applied per sample, then averaged; NLL is not divided; L_PDML as released
 
 Embeddings lie on a sphere, where a density of the surrounding space is unbounded. If NLL is not divided, the gradient
-of exp(NLL) falls below 1e-6 of L_PDML's within an epoch, and NIR has no effect. The diagnostics therefore report
-`nir_gradient_ratio`, the ratio of the two terms' gradient norms at the embeddings. Do not claim an effect of NIR from a
-run in which this ratio is near zero.
+of exp(NLL) falls below 1e-6 of L_PDML's within an epoch, and NIR has no effect. The diagnostics report the ratio of the
+two terms' gradient norms at the embeddings, `nir_gradient_ratio`; if it is near zero, the run shows no effect of NIR.
 
 Options for the paper's ablations:
 

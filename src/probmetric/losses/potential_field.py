@@ -25,12 +25,11 @@ The energy of all ordered pairs is computed in bounded memory:
 
     E = sum_{i != j} psi_att(d_ij) [y_i = y_j] + psi_rep(d_ij) [y_i != y_j],     d_ij^2 = 2 - 2 v_i . v_j
 
-Stanford Online Products with two proxies per class has 5e8 pairs. Inner products are formed tile by tile over the upper
-triangle. Pairs of different classes act only within delta_rep, so nearly all pairs end at one comparison; the few that
-act are gathered and evaluated by themselves. E is a scalar, so the forward pass can add each tile's gradient to a
-running sum and drop the tile; the backward pass only scales this sum. Memory holds one tile, the vectors and their
-gradient. Potentials are functions of the squared distance s, whose clamps have a slope of exactly zero; d itself would
-have an infinite slope at zero.
+Inner products are formed tile by tile over the upper triangle. Pairs of different classes act only within delta_rep, so
+nearly all pairs end at one comparison; the few that act are gathered and evaluated. E is a scalar, so the forward pass
+can add each tile's gradient to a running sum and drop the tile; the backward pass only scales this sum. Memory holds
+one tile, the vectors and their gradient. Potentials are functions of the squared distance s, whose clamps have a slope
+of exactly zero; d itself would have an infinite slope at zero.
 """
 
 from __future__ import annotations

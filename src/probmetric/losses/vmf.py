@@ -9,9 +9,9 @@ bound of eq. 7. With |w~_j + beta z|^2 = kappa_j^2 + beta^2 + 2 beta z^T w~_j it
 
     p(y | x) = mean_s softmax_j(beta z_s^T w_j^s)
 
-with fresh draws of z and w. Initialisation: kappa* is the concentration with A_M(kappa*) = `resultant` (lambda: 0.4,
-for retrieval 0.7). Weights are normal with E|w~_j| = kappa*, and alpha brings the network's mean |f(x)| to kappa*.
-alpha is a buffer, saved with the loss.
+with fresh draws of z and w. Initialisation: A_M(kappa*) = `resultant` (lambda: 0.4, for retrieval 0.7) gives kappa*.
+Weights are normal with E|w~_j| = kappa*, and alpha brings the network's mean |f(x)| to kappa*. alpha is a buffer, saved
+with the loss.
 
 Class weights are as long as their concentrations, tens to hundreds of times those of a linear classifier. Adam's steps
 do not grow with this length, so at the base rate the weights hardly turn within a short run. `weight_lr_multiplier` 0

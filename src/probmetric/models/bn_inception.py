@@ -5,7 +5,7 @@ Layer sizes, names and biases are those of the Caffe model whose converted Image
 folder; a path loads a copy of it from elsewhere.
 
 The weights expect BGR values from 0 to 255 less (104, 117, 128). Colour images arrive with ImageNet statistics, as for
-every other backbone, and are converted here. Double pooling (`pool: average_max`) is that of papers 001 and 004.
+every other backbone, and are converted here.
 
 Inception block, four branches concatenated (-> n: convolution to n channels, normalisation, ReLU):
 

@@ -1,7 +1,7 @@
 """Any backbone of the timm library by its tag, with a local weight file or timm's own weights.
 
-A tag such as `resnet50.tv_in1k` names architecture and weight set. An architecture name alone does not fix the weights,
-so a run records the digest of its weight file. A linear head (-> M) replaces the classifier.
+A tag such as `resnet50.tv_in1k` names architecture and weight set. An architecture alone does not fix the weights, so a
+run records the digest of its weight file. A linear head (-> M) replaces the classifier.
 
 `pool`: convolutional nets can be pooled by average, max, average_max (papers 001 and 004) or GeM (paper 003: exponent
 without weight decay, at 10 times the learning rate). "default" keeps the architecture's own pooling, the only choice

@@ -70,7 +70,7 @@ class Source:
         experiment: the MLflow experiment: the dataset, or `reports`.
         run: key that finds the entry again: `glyphs/arcface/seed0`.
         digest: identity of the files.
-        read: reads the entry (slow; the digest is quick).
+        read: reads the entry (slow).
     """
 
     experiment: str

@@ -42,13 +42,13 @@ class TrainingImages:
     """The images that a training may see.
 
     Attributes:
-        sources: images to train on, and images to choose an epoch on; both number classes alike.
+        sources: images to train on and images to choose an epoch on; both number classes alike.
         view: the training view.
         digest: SHA-256 that identifies the images.
         name: name of the images in messages.
         places: manifest columns `places.COLUMNS` of the training images (N,), if they are street scenes.
-        channels: channels of the dataset's images; 0 if not known. If known, a dataset may have no training images,
-            for networks that learn nothing from it.
+        channels: channels of the dataset's images, 0 if unknown. If known, training images may be missing, for networks
+            that do not train.
     """
 
     sources: Mapping[Use, ImageSource]
@@ -273,8 +273,8 @@ class TrainingData:
     def own_images_shuffled(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield every training image once, without augmentation, in random batches of about the size of a step's batch.
 
-        Each item has positions (b,) and images (b, C, H, W): this process's share of a batch. A batch has at least two
-        images, because batch normalisation cannot train on one.
+        Items are positions (b,) and images (b, C, H, W): this process's share of a batch, which has two images at least
+        because batch normalisation cannot train on one.
         """
         order = torch.randperm(len(self.labels), generator=generator_for("cpu", self.seed, "shuffled"))
         count = max(1, min(-(-len(order) // self.settings.batch_size), len(order) // 2))

@@ -105,7 +105,7 @@ def keep_freed_memory() -> None:
     """Let glibc keep freed blocks of up to 32 MiB for reuse instead of returning them to the kernel.
 
     By default every step returns its activations' memory and then faults the same pages in again: a step of the compact
-    net on a CPU takes 1.17 to 1.33 times as long. Results do not change. Other C libraries keep their settings.
+    net on a CPU takes 1.17 to 1.33 times as long. Results do not change.
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)

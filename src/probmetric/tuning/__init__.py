@@ -1,9 +1,8 @@
 """Tuning: every method gets the same number of training runs to choose its settings, on validation data only.
 
-A search (`workflow/tuning/<name>.yaml`) asks Optuna for settings, lets Snakemake train ordinary runs with these
-settings, and reads the validation metric from the runs' histories. Test images are never embedded. A search stores only
-its runs: the optimiser is seeded, so a search that you start again asks for the same settings, finds the trained runs
-on disk and goes on where it stopped.
+A search (`workflow/tuning/<name>.yaml`) asks Optuna for settings, lets Snakemake train ordinary runs with them, and
+reads the validation metric from their histories. Test images are never embedded. A search stores only its runs: the
+optimiser is seeded, so a search started again asks for the same settings, finds the trained runs and goes on.
 
     search    ranges -> settings, and the loop: ask, train, tell; one Snakemake call per batch
     report    trials.csv, the history figure, the methods file with the chosen settings, and the experiments of a search

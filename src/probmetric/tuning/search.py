@@ -104,12 +104,12 @@ class Search:
                 on_batch(self)
 
     def best(self, method: str) -> Trial | None:
-        """Return the trial with the best validation metric (the earliest of equals), or None if all trainings failed."""
+        """Return the trial with the best validation metric (the earliest of equals), or None if all failed."""
         tried = [trial for trial in self.trials[method] if trial.objective is not None]
         return max(tried, key=lambda trial: trial.objective or -math.inf, default=None)
 
     def shared_settings(self, method: str) -> dict[str, Any]:
-        """Return the settings, by dotted key, that all trials of a method share; a preset is replaced by its settings."""
+        """Return the settings, by dotted key, that all trials of a method share; its preset is written out."""
         shared = dict(self.spec.set)
         preset = self.params.presets.get(shared.pop(PRESET, ""))
         taken = composed(self.params, self.methods, method, self.spec.dataset).taken_of(preset) if preset else {}

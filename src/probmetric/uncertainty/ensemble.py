@@ -8,9 +8,7 @@ Two combinations respect the geometry:
     aligned      mean of the members rotated onto the first, by orthogonal Procrustes (rotation R_k = UVᵀ of
                  Σ u_k u_1ᵀ = USVᵀ over the training set).
 
-Both take their uncertainty from the spread of the aligned members, which no rotation of a member changes. (The spread
-of similarities to the class means does not change either, but it depends on all classes. How members arrange classes
-that are unrelated to an image is arbitrary, and differs most where members agree on the image.)
+Both take their uncertainty from the spread of the aligned members, which no rotation of a member changes.
 
 With `over="seeds"`, members are runs of one method whose seeds are `apart` from each other; with `apart` = d, the
 ensembles of seeds 0 to d-1 share no member. With `over="folds"`, members are the models of a protocol's numbered

@@ -9,7 +9,7 @@ Two places are thinned:
 
 A draw is one thinned network. All images of a pass share its masks, so the draws depend on (seed, s) only, not on batch
 size or order. (The authors draw a new mask for every image; their rate is 0.05 in the configuration and 0.2 in the
-text.) An encoder that drops nothing runs once.
+text.)
 """
 
 from __future__ import annotations
