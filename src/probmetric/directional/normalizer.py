@@ -124,7 +124,7 @@ def _log_normalizer(kappa: Tensor, c: RatioSeries) -> Tensor:
 
 
 def _decay_of_square(square: Tensor, c: RatioSeries) -> Tensor:
-    """Return log C_M(kappa) - log C_M(0) at kappa^2 = `square` (...), to its own last digits."""
+    """Return log C_M(kappa) - log C_M(0) at kappa^2 = `square` (...), exact to rounding."""
     root = (square + c.square).sqrt()
     decrease = square / (root + c.shift)
     growth = torch.log1p(decrease * c.inverse)

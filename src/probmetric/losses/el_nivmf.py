@@ -9,7 +9,7 @@ their ratio: at omega = 1 both gradients start equally large at any temperature.
 `guide_scale` and `guide_margin` are options of the guiding loss; None keeps its default.
 
 The (images, samples, classes) log-densities come from two matrix products over all draws at once, see `_nivmf`. Above
-`_LARGEST` entries they are computed in blocks of images, and again in the backward pass, to bound the memory.
+`_LARGEST` entries they are computed in blocks of images, and again in the backward pass, to save memory.
 
     corrected      exact log C_M and normaliser; (1/N sum_n rho)^(1/t): the temperature outside the mean, eqs. 5-6
     as_published   quadratic log C, heuristic D, the released sampler, 1/N sum_n rho^(1/t) (algorithm 1), and draws that

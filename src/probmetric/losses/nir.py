@@ -5,7 +5,8 @@ zeta = tau^-1(psi | rho_y). Then
 
     NLL_i = |zeta_i|^2 / 2 - log|det d zeta_i / d psi_i|        L = f(NLL) + omega L_PDML(psi, proxies)
 
-Mended misprints: eq. 10 lacks the 1/2 of a unit normal, and eqs. 8-10 write the Jacobian at tau^-1(psi), not psi.
+with f = `function`, omega = `pdml_weight` and L_PDML = `base`. Mended misprints: eq. 10 lacks the 1/2 of a unit normal,
+and eqs. 8-10 write the Jacobian at tau^-1(psi), not psi.
 
     corrected      f is applied to the batch mean (eq. 11); NLL is divided by the dimension (`nll_norm="dim"`)
     as_published   f is applied per sample, then averaged; NLL is not divided; L_PDML as released
@@ -168,7 +169,7 @@ class NIR(Loss):
         self.sums[SUMMED.index(name)] += value
 
     def set_epoch(self, epoch: int) -> None:
-        """Start the epoch means anew, unless `epoch` is the one in progress."""
+        """Reset the epoch means, unless `epoch` is the one in progress."""
         self.base.set_epoch(epoch)
         if epoch != int(self.counts[0]):
             self.sums.zero_()

@@ -173,7 +173,7 @@ def _tile(
     columns: slice,
     gradient: Tensor | None,  # (N, M), added to
 ) -> Tensor:
-    """Return the energy of the pairs rows x columns; a tile off the diagonal stands for its mirror image as well."""
+    """Return the energy of the pairs rows x columns; a tile off the diagonal counts twice, for its mirror image."""
     diagonal = rows == columns
     inner = vectors[rows] @ vectors[columns].T
     same = labels[rows, None] == labels[None, columns]

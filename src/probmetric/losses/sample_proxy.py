@@ -212,7 +212,7 @@ class SampleProxyLoss(Loss):
             self.temperature.add_((spread / START_SPREAD).log())
 
     def optimizer_groups(self) -> list[dict[str, Any]]:
-        """Return directions, concentrations and temperature, each with its own absolute learning rate, none decayed."""
+        """Return directions, concentrations and temperature, each at its own absolute learning rate, undecayed."""
         return [{"params": [getattr(self, name)], "lr": rate, "weight_decay": 0.0} for name, rate in self.rates.items()]
 
     def diagnostics(self) -> dict[str, float]:

@@ -5,8 +5,9 @@ With S+ the cosines s of the batch's pairs of one class and S- those of its pair
 
     L = L_base + lambda+ mean{m+ - s : s in S+, s <= m+} + lambda- mean{s - m- : s in S-, s >= m-}
 
-An empty mean is zero. Only hard pairs move: pairs of one class below m+, and pairs of two classes above m-. One
-threshold between the margins can then separate the pairs of all classes; under the base loss each class needs its own.
+with m+ = `positive_margin` and lambda+ = `positive_weight`. An empty mean is zero. Only hard pairs move: pairs of one
+class below m+, and pairs of two classes above m-. One threshold between the margins can then separate the pairs of all
+classes; under the base loss each class needs its own.
 
 `base_scale` and `base_margin` are options of the base loss; None keeps its default.
 """

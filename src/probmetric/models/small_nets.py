@@ -8,10 +8,9 @@
                   - max-pool 2 - conv 3x3 (64 -> 64) - ReLU - flatten (1024 at 32x32)
 
 Weights of `lenet_vmf` start from Xavier's uniform distribution, biases from zero. The classifier that follows in the
-authors' code belongs to the loss here. LAM's layer sizes follow the released code (the paper's text garbles them). Its
-nets end in an L2 normalisation; here the loss normalises, so that every loss and uncertainty can use the nets. Their
-`dropout` is the rate of channel dropout after each block (MC-dropout baseline: the released configurations use 0.05,
-the text says 0.2).
+authors' code belongs to the loss here. LAM's layer sizes follow the released code, not the text. Its nets end in an L2
+normalisation; here the loss normalises, so that every loss and uncertainty can use them. Their `dropout` is the rate of
+channel dropout after each block (MC-dropout baseline: the released configurations use 0.05, the text says 0.2).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ This package does not train or evaluate. Every function reads run folders or the
 writes files. A result that is missing on disk is shown as "not run".
 
     run folders     -> results    the long table: runs.parquet
-    the long table  -> tables, claims, published: table.{md,csv,tex}, claims.csv, published.csv, what DVC reads
+    the long table  -> tables, claims, published: table.{md,csv,tex}, claims.csv, published.csv, DVC's files
     run folders     -> figures    figures/<name>.{png,pdf,json,tex}
     all of them     -> page       index.html
     every page      -> site       one folder for all experiments

@@ -228,9 +228,9 @@ class Headline:
 
     Attributes:
         lead: how many questions the best method answers, and the frozen features.
-        promise: what holds for new questions.
+        promise: the promise for new questions.
         step: whether training paid.
-        best: what the certificates of the best method promise; None without one.
+        best: the promise of the best method's certificates; None without one.
     """
 
     lead: str

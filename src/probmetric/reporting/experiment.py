@@ -1,7 +1,7 @@
 """The context of a report: the runs an experiment asks for, their measurements, and the folders of files.
 
-A finished report is signed as the last step. `reports/<experiment>/page.json` then names the runs left out and the
-report's files: {"stale": {run: why it is left out}, "files": {name: SHA-256}}.
+A finished report is signed. `reports/<experiment>/page.json` then names the runs left out and the report's files:
+{"stale": {run: why it is left out}, "files": {name: SHA-256}}.
 """
 
 from __future__ import annotations

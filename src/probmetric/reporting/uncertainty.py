@@ -287,7 +287,7 @@ def _table(
 
 
 def added(series: _Metrics) -> str:
-    """Return what a method adds, in words: `+0.003 [+0.001, +0.005]`; empty if it was not measured.
+    """Return the gain of a method's scores, in words: `+0.003 [+0.001, +0.005]`; empty if it was not measured.
 
     The interval is that of the table, over seeds and classes; for a single seed, over classes.
     """

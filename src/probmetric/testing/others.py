@@ -131,7 +131,7 @@ class MetricContract(Contract):
 
 
 class SourceContract(Contract):
-    """Tests of the registered source `name` that need none of its files."""
+    """Tests of the registered source `name` that do not need its files."""
 
     registry = SOURCES
 

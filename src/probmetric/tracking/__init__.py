@@ -2,7 +2,7 @@
 
 There is one MLflow experiment per dataset and one MLflow run per run folder. The tag `probmetric.run` finds a run
 again, the tag `probmetric.digest` tells whether it has changed. One more experiment, `reports`, holds the tables and
-figures. A second call writes nothing, a changed run replaces the old one, and an empty store gets the same content.
+figures. A second call writes no run, a changed run replaces the old one, and an empty store gets the same content.
 
 Writers of one store wait for each other at a lock file beside the store, so several processes may call `track` at once,
 even before the store exists. Artifacts of a local store are copied below `artifact_root`, where MLflow's client reads

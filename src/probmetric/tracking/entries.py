@@ -44,7 +44,7 @@ class Entry:
     Attributes:
         name: its name in the UI.
         start: start of the time that the UI shows, in milliseconds since the epoch.
-        end: end of that time, in milliseconds since the epoch.
+        end: end of that time.
         params: settings as text.
         tags: facts that are not settings.
         metrics: its metrics and curves.

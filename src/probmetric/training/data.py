@@ -87,7 +87,7 @@ def training_images(
 
 @dataclass(frozen=True)
 class Pass:
-    """Batches of images (B, C, H, W) and labels (B,), read anew every time they are iterated over."""
+    """Batches of images (B, C, H, W) and labels (B,), read again in every iteration."""
 
     read: Callable[[], Iterator[tuple[Tensor, Tensor]]]
 

@@ -51,7 +51,7 @@ class Processes:
 
     @property
     def several(self) -> bool:
-        """Whether there are others."""
+        """Whether there are other processes."""
         return self.count > 1
 
     @property
@@ -186,7 +186,7 @@ def _losing_nobody() -> Iterator[None]:
 
 
 class _Gather(torch.autograd.Function):
-    """See `Processes.gathered`. The backward pass sends nothing: every process has the gradient of all rows."""
+    """See `Processes.gathered`. The backward pass sends no data: every process has the gradient of all rows."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, processes: Processes, total: int) -> Tensor:

@@ -25,7 +25,7 @@ def generator_for(device: torch.device | str, seed: int, purpose: str, *place: i
 def seed_layers(device: torch.device, seed: int, *place: int) -> None:
     """Seed the generators that random layers on `device` draw from, for the step at `place`.
 
-    `torch.manual_seed` would also record, for every device that is not in use, a later call and its stack.
+    `torch.manual_seed` would also queue a call for every device that is not in use.
     """
     derived = derive_seed(seed, "layers", *place)
     torch.default_generator.manual_seed(derived)

@@ -64,7 +64,7 @@ class Search:
             results: folder of the runs.
 
         Raises:
-            ConfigError: a method is unknown, has nothing to search or trains nothing; a range names no setting.
+            ConfigError: a method is unknown, has no ranges or does not train; a range names no setting.
         """
         self.params, self.methods, self.spec, self.results = params, methods, spec, results
         self.ranges = {name: self._ranges_of(name) for name in spec.methods}

@@ -112,7 +112,7 @@ class Fitting:
 
     @property
     def device(self) -> torch.device:
-        """The device of the encoder."""
+        """Return the encoder's device."""
         return device_of(self.encoder, torch.empty(0))
 
 
@@ -279,11 +279,11 @@ class Uncertainty:
         return Predictor(self, encoder, loss, posterior or {}, seed)
 
     def fitted(self, fitting: Fitting) -> Posterior:
-        """Return the posterior's tensors: what a subclass that `fits` defines."""
+        """Return the posterior's tensors; a subclass with `fits` defines this."""
         raise TypeError(f"{type(self).__name__} fits nothing (fits = False); call bind directly.")
 
     def represent(self, images: Tensor, predictor: Predictor) -> Part:
-        """Return what is kept of images (B, ...) until the pass is complete: rows (B, ...) or their finished record."""
+        """Return rows (B, ...) to keep of images (B, ...) until the pass is complete, or their finished record."""
         embeddings: Tensor = predictor.encoder(images)
         return embeddings
 

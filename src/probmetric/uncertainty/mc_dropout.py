@@ -65,7 +65,7 @@ class MCDropout(Sampled):
         return DropoutObjective(loss, self.rate)
 
     def check(self, encoder: Encoder, images: Tensor) -> None:
-        """Raise a ValueError if there is nothing to drop."""
+        """Raise a ValueError if neither the network nor `rate` drops units."""
         with evaluating(encoder):
             self._drops(encoder, inputs_for(encoder, images))
 

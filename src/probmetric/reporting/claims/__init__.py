@@ -72,8 +72,8 @@ class Claim(Strict):
     Attributes:
         id: short unique name.
         source: paper and table, `pfml, table 2`.
-        statement: what is claimed, in one sentence.
-        metric: what is compared.
+        statement: the claim in one sentence.
+        metric: the metric compared.
         method: alternative parts (`probmetric.reporting.results.plays`); the first that was run counts.
         against: the opponents, each a list of alternatives.
         against_metric: the opponents' metric, if it is another one.

@@ -1,4 +1,4 @@
-"""Preconditions: conditions without which runs say nothing about a paper's claim, and checks of them.
+"""Preconditions: conditions without which runs say nothing about a paper's claim.
 
     clean_labels        the training labels are right
     noise_as_published  20 % of the training labels were replaced at random

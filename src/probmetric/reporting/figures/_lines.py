@@ -83,7 +83,7 @@ def line_panels(
         finish: sets the limits and the axis labels of a panel.
         columns: most panels in a row.
         panel_height: inches.
-        dots: title -> method -> a place on its line to be marked, and what the panel says of it.
+        dots: title -> method -> a place to mark on its line, and the panel's words about it.
     """
     variants = context.ordered(variant for curves in panels.values() for variant in curves)
     if len(variants) > FEW:
@@ -114,7 +114,7 @@ def small_multiples(
         context: the experiment, for labels and the order of methods.
         blocks: the lines to draw; a block's panels share their axes.
         finish: sets the limits and the axis labels of a panel.
-        dots: title -> method -> a place on its line to be marked, and what the panel says of it.
+        dots: title -> method -> a place to mark on its line, and the panel's words about it.
     """
     looks = _style.looks(context.variants)
     names = {

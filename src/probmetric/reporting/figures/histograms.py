@@ -47,7 +47,7 @@ def uncertainty(context: ReportContext) -> _style.Drawing:
 def norms(context: ReportContext) -> _style.Drawing:
     """One panel per dataset and method with concentrations, its first seed (paper 000, figure 9).
 
-    The experiment's first method on the dataset judges what is right and wrong, as a baseline does in the paper. If a
+    The experiment's first method on the dataset judges which images are right, as a baseline does in the paper. If a
     dataset has a single method, that method judges.
     """
     judges: dict[str, RunFolder] = {}

@@ -18,8 +18,8 @@ variance without any curvature.
 condition is γ(δ) = Σ h/(h + δ) = δ|θ|². Its left side decreases and its right side increases, so it has one root, found
 by bisection in log δ. The released code takes one Adam step instead.
 
-Differences to the authors' code: there is no cap on pairs; batches without a mined triplet are skipped instead of
-yielding 0/0; the default score is the text's 1/κ̂ instead of the sum of standard deviations (`score="std_sum"`).
+Differences to the authors' code: no cap on pairs; batches without a mined triplet are skipped instead of yielding 0/0;
+the default score is the text's 1/κ̂, not the sum of standard deviations (`score="std_sum"`).
 """
 
 from __future__ import annotations
