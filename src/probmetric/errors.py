@@ -1,4 +1,4 @@
-"""Errors meant for people."""
+"""Errors with messages for users."""
 
 import difflib
 import re
@@ -9,7 +9,7 @@ _LISTED, _SHOWN = 50, 8  # names in a message: all of so many, else the nearest
 
 
 class ProbMetricError(Exception):
-    """Something a person can mend: the message says what is wrong, where, and the fix. Commands print it alone."""
+    """An error that a user can mend: the message says what is wrong, where, and the fix. Commands print it alone."""
 
 
 class ServingError(ProbMetricError, ValueError):
@@ -23,7 +23,7 @@ OUT_OF_MEMORY = (
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether Python's, PyTorch's or CUDA's allocator raised `error`; PyTorch's for the CPU has no class of its own."""
+    """Return whether an allocator of Python, PyTorch or CUDA raised `error`; on the CPU PyTorch has no class for it."""
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
@@ -31,8 +31,8 @@ def is_out_of_memory(error: Exception) -> bool:
     )
 
 
-# A password in user:password@host, with "/" in it too (a port is none), or without a scheme; a token alone before a web
-# host; a parameter.
+# Matches a password in user:password@host, with or without a scheme, even if it holds "/" (a port is no password); a
+# token alone before a web host; a parameter with a secret.
 _SECRETS = re.compile(
     r"(?:^|[\"'\[({=,])[^/@\s:\"'\[({=,]+:(?!/)[^@\s]*@\w|"
     r"(?:https?:/?|//)[^/@\s:]*:(?!\d+(?:/|$))[^@]*@|https?://[^/@\s]+@"
@@ -42,23 +42,23 @@ _SECRETS = re.compile(
 
 
 def holds_secret(address: str) -> bool:
-    """Whether an address has a password or token in it, in plain or with %-signs."""
+    """Return whether an address holds a password or token, in plain or with %-signs."""
     return any(_SECRETS.search(text) for text in (address, urllib.parse.unquote_plus(address)))
 
 
 def without_secrets(text: str) -> str:
-    """Return a text with *** in place of addresses that hold a password or token."""
+    """Return the text with *** in place of addresses that hold a password or token."""
     return re.sub(r"\S+", lambda word: "***" if holds_secret(word[0]) else word[0], text)
 
 
 def harmless(text: str) -> str:
-    """Return a text for a terminal: no control characters, by which names of files could steer it, and no passwords."""
+    """Return the text for a terminal: without passwords, and without control characters (from names of files)."""
     plain = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda match: match[0].encode("unicode_escape").decode(), text)
     return without_secrets(plain)
 
 
 def nearest(value: str, allowed: Iterable[str]) -> str:
-    """Return the phrase `did you mean 'x'? Allowed: a, b, c.`; of many names it has the nearest only."""
+    """Return the phrase `did you mean 'x'? Allowed: a, b, c.`; of many names it lists only the nearest."""
     names = sorted(allowed)
     close = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""

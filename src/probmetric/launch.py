@@ -1,8 +1,8 @@
-"""Starting one command as several processes, and finding out which of them this one is.
+"""Start one command as several processes, and find out which of them this process is.
 
-`--processes N` either starts N processes on this machine (torchrun), or inside a SLURM allocation of N tasks lets
-`srun` start them on all its nodes; a process that torchrun or srun has started already is one of the N. Importing this
-needs no PyTorch.
+`--processes N` starts N processes on this machine (torchrun). Inside a SLURM allocation of N tasks, `srun` starts them
+on the allocation's nodes. A process that torchrun or srun has started is one of the N. Importing this module does not
+need PyTorch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from probmetric.config import ConfigError
 
 @dataclass(frozen=True)
 class Place:
-    """This process is number `rank` of `count`; `neighbours` of them share the machine's CPUs."""
+    """This process is number `rank` of `count` processes; `neighbours` of them share the machine's CPUs."""
 
     rank: int = 0
     count: int = 1
@@ -34,14 +34,14 @@ ALONE = Place()
 
 
 def take_place(processes: int, arguments: Sequence[str]) -> Place:
-    """Return which of the `processes` this one is; where they have to be started first, this process becomes them.
+    """Return which of the `processes` this one is; if they are not started yet, replace this process by their starter.
 
     Args:
-        processes: how many shall compute together.
-        arguments: this command's, without the program: what every process is started with.
+        processes: how many processes compute together.
+        arguments: arguments of this command, without the program; every process gets them.
 
     Raises:
-        ConfigError: another number of processes was started than asked for.
+        ConfigError: the number of processes started is not the number asked for.
     """
     if processes < 1:
         raise ConfigError(f"--processes {processes}; give at least 1.")
@@ -72,7 +72,7 @@ def _place(environment: Mapping[str, str], *names: str) -> Place:
     """Return the place that variables of these names hold: rank, count and perhaps neighbours.
 
     Raises:
-        ConfigError: they hold no such numbers.
+        ConfigError: the variables hold no valid numbers.
     """
     values = {name: environment[name] for name in names}
     numbers = [_number(value) for value in values.values()]
@@ -83,7 +83,7 @@ def _place(environment: Mapping[str, str], *names: str) -> Place:
 
 
 def _number(text: str) -> int:
-    """Return the number a variable holds; -1 if it is none."""
+    """Return the number that a variable holds, or -1 if it holds none."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else -1
 
 
@@ -106,10 +106,10 @@ def start_command(environment: Mapping[str, str], processes: int, arguments: Seq
 
 
 def meeting_point(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return address and port at which the processes of a SLURM step meet: its first node, a port of the step's own.
+    """Return the address and port where a SLURM step's processes meet: the step's first node and its own port.
 
     Raises:
-        ConfigError: the variables of SLURM are missing, or hold no such numbers or names.
+        ConfigError: SLURM's variables are missing, or hold no valid numbers or names.
     """
     names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NODELIST")
     values = {"SLURM_STEP_ID": "0"} | {name: environment[name] for name in names if name in environment}
@@ -129,7 +129,7 @@ def torchrun(processes: int, program: Sequence[str]) -> None:
     """Run `program` as `processes` processes on this machine until all have ended; the first failure ends the others.
 
     Raises:
-        SystemExit: one of them failed, or a signal asked for the end; the message says which.
+        SystemExit: a process failed, or a signal ended them; the message says which.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

@@ -1,4 +1,4 @@
-"""What is imported only once it is used: the modules behind a package's names, and PyTorch's compiler."""
+"""Import late: the modules behind a package's names on first use, and PyTorch's compiler only to compile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Kind = TypeVar("Kind", bound="type[Optimizer]")
 
 
 def exported(package: str) -> Callable[[str], Any]:
-    """Return the `__getattr__` of `package`: of the names that it imports below `if TYPE_CHECKING:`."""
+    """Return the `__getattr__` of `package`, which imports the names below `if TYPE_CHECKING:` on first use."""
 
     @functools.cache
     def homes() -> dict[str, str]:
@@ -38,8 +38,8 @@ def exported(package: str) -> Callable[[str], Any]:
 def uncompiled(kind: Kind) -> Kind:
     """Return the optimizer class `kind` without the decorators that hide its methods from `torch.compile`.
 
-    They import the compiler when an optimizer is made and when it steps: 2.5 s of every process, whether it compiles
-    or not. Nothing here calls an optimizer from compiled code. Its steps are not differentiable.
+    The decorators import the compiler when an optimizer is made and when it steps, which takes every process 2.5 s. No
+    compiled code here calls an optimizer. The optimizer's steps are not differentiable.
     """
     import torch
 

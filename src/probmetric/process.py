@@ -1,8 +1,8 @@
-"""What holds for every process of ours.
+"""Interruption and telemetry of every process.
 
-Ctrl-C and SIGTERM end a command in one line: temporary files are removed, programs it has started end first. Nothing is
-sent anywhere: the settings by which the tools used here report home are set to "off". Snakemake and Optuna send
-nothing by themselves; DVC is also told so in `.dvc/config` (`core.analytics`).
+Ctrl-C and SIGTERM end a command with one line; temporary files are removed, and programs that the command has started
+end first. No tool sends telemetry: its settings are switched off here. `.dvc/config` (`core.analytics`) switches it off
+for DVC too.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _USUAL: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGT
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM has arrived: of a scheduler, or of `kill`."""
+    """SIGTERM has arrived, from a scheduler or from `kill`."""
 
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` or `Terminated` in the block when a signal asks for its end; the second ends at once.
+    """Raise `KeyboardInterrupt` or `Terminated` in the block when a signal arrives; a second signal ends it at once.
 
-    An import is not interrupted but ended with the process: extension modules take any exception for a module that is
-    not there and go on without it. Signals that something else listens to are left to it.
+    During an import the signal ends the whole process, because extension modules take any exception for a missing
+    module and go on without it. A signal that already has another handler keeps it.
     """
     in_main = threading.current_thread() is threading.main_thread()
     heard = [number for number, usual in _USUAL.items() if in_main and signal.getsignal(number) == usual]
@@ -51,7 +51,7 @@ def interruptible() -> Iterator[None]:
 
 
 def exit_status(error: KeyboardInterrupt) -> int:
-    """Return what a shell calls the end by the signal behind `error`: 130 or 143."""
+    """Return the shell's exit status for the signal behind `error`: 130 or 143."""
     return 128 + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)
 
 
@@ -71,10 +71,10 @@ def _imports(frame: FrameType | None) -> bool:
 
 
 def call(command: Sequence[str]) -> int:
-    """Exit status of a program; an interruption waits until it has put its own things in order.
+    """Run a program and return its exit status; after an interruption, wait until the program has cleaned up.
 
-    A terminal sends Ctrl-C to the program too. Of SIGTERM only this process knows: the program is sent Ctrl-C's
-    signal, upon which Snakemake and DVC give their locks back.
+    A terminal sends Ctrl-C to the program too. SIGTERM reaches only this process, which then sends the program the
+    signal of Ctrl-C, so that Snakemake and DVC release their locks.
     """
     with subprocess.Popen(command, env=os.environ | {"PATH": path_with_this_python()}) as program:
         try:
@@ -92,6 +92,6 @@ def path_with_this_python() -> str:
 
 
 def switch_telemetry_off() -> None:
-    """Set what is not set yet, for this process and the ones it starts; before the tools are imported."""
+    """Set `TELEMETRY_OFF`, where not set yet, for this process and its children; call it before importing the tools."""
     for name, value in TELEMETRY_OFF.items():
         os.environ.setdefault(name, value)

@@ -3,11 +3,11 @@
     normalizer        log C_M(kappa) and A_M(kappa) for every dimension and concentration, with derivatives
     estimation        maximum-likelihood direction and concentration from samples
     von_mises_fisher  } distributions with the `torch.distributions` interface; samples take an explicit generator and
-    power_spherical   } carry reparameterised gradients
+    power_spherical   } have reparameterised gradients
     nonisotropic      the vMF with one concentration per dimension, with its exact normaliser
     kernels           expected likelihood, Bhattacharyya, product kernels and KL for all pairs of vMFs
 
-`torch.distributions.kl_divergence(p, q)` knows p = vMF and p = Power Spherical, with q = vMF.
+`torch.distributions.kl_divergence(p, q)` works for p = vMF or Power Spherical and q = vMF.
 
 M is the dimension of the space the sphere lies in; a direction is a unit vector (..., M), a concentration
 kappa >= 0.

@@ -1,12 +1,12 @@
 """Distributions on the sphere that depend on x only through the cosine w = mu^T x (von Mises-Fisher, Power Spherical).
 
-A sample is x = w mu + sqrt(1 - w^2) v with v uniform among the unit vectors orthogonal to mu: Gaussian noise without
-its component along mu, normalised. That component's share of the noise is the cosine of a uniform direction with mu,
-independent of v, so a family may use it to draw w. It draws the gap 1 - w, which keeps its digits when the
-concentration is large.
+A sample is x = w mu + sqrt(1 - w^2) v with v uniform among the unit vectors orthogonal to mu. v is Gaussian noise
+without its component along mu, normalised. That component, divided by the length of the noise, is the cosine of a
+uniform direction with mu and independent of v, so a family may use it to draw w. A family draws the gap 1 - w, which
+keeps its digits when the concentration is large.
 
-When mu turns, v turns with it: dx = w dmu - (x^T dmu) mu for dmu orthogonal to mu, a path on which the distribution
-stays right, so its gradient is unbiased. Gradients with respect to the concentration are implicit: for a cosine
+When mu turns, v turns with it: dx = w dmu - (x^T dmu) mu for dmu orthogonal to mu. On this path the distribution stays
+right, so the gradient is unbiased. Gradients with respect to the concentration are implicit: for a cosine
 w = cos(theta) drawn by any means from a marginal with distribution function F and density p, the derivative
 dw/dkappa = -(dF/dkappa) / p(w) makes expectations differentiable without an accept-reject correction. With log-density
 f(theta) = log sin^{M-2}(theta) + kappa T(theta) and T the sufficient statistic,
@@ -14,8 +14,8 @@ f(theta) = log sin^{M-2}(theta) + kappa T(theta) and T the sufficient statistic,
     dw/dkappa = sin(theta) * integral_0^theta (T(t) - E[T]) exp(f(t) - f(theta)) dt
               = -sin(theta) * integral_theta^pi (the same)
 
-taken on the side of theta away from the mode, where the integrand decays; 20-point Gauss-Legendre over the width it
-lives on, in float64 (relative error about 1e-6).
+The integral is taken on the side of theta away from the mode, where the integrand decays, by 20-point Gauss-Legendre
+over the width where it is not negligible, in float64 (relative error about 1e-6).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ unit_vector = _UnitVector()
 
 
 class RotationallySymmetric(Distribution):
-    """Base: `loc` (..., M) unit mean direction, `concentration` (...) >= 0; events are unit vectors (M,)."""
+    """Base: unit mean direction `loc` (..., M), `concentration` (...) >= 0; events are unit vectors (M,)."""
 
     arg_constraints = {"loc": unit_vector, "concentration": constraints.nonnegative}  # noqa: RUF012
     support = unit_vector
@@ -107,8 +107,8 @@ class RotationallySymmetric(Distribution):
 
         Args:
             kappa: concentrations (S..., ...), of float32 at least.
-            cosine: those of uniform directions with the mean direction (S..., ...).
-            generator: of the draws.
+            cosine: cosines of uniform directions with the mean direction (S..., ...).
+            generator: drives the draws.
         """
         raise NotImplementedError
 
@@ -119,16 +119,16 @@ def around(loc: Tensor, gap: Tensor, generator: torch.Generator | None) -> Tenso
 
 
 def drawn(draw: Callable[..., Tensor], shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Draw numbers of `shape` by `torch.rand` or `torch.randn`, of the type of `like` (of float32 at least) beside it.
+    """Draw numbers of `shape` by `torch.rand` or `torch.randn`, with the device and type of `like` (at least float32).
 
-    They are drawn in float32 whatever the type: with the same seed float64 has the same draws.
+    They are always drawn in float32, so that float64 has the same draws with the same seed.
     """
     numbers = draw(tuple(shape), generator=generator, dtype=torch.float32, device=like.device)
     return numbers.to(torch.promote_types(like.dtype, torch.float32))
 
 
 def no_sample(kappa: Tensor, rounds: int) -> RuntimeError:
-    """Return the error of a sampler that accepted nothing in so many rounds, for concentrations `kappa` (...)."""
+    """Return the error of a sampler that accepted no sample in `rounds` rounds, for concentrations `kappa` (...)."""
     low, high = (float(bound) for bound in torch.aminmax(kappa))
     return RuntimeError(
         f"no sample was accepted in {rounds} rounds for concentrations from {low:g} to {high:g}; allowed: finite "
@@ -139,8 +139,8 @@ def no_sample(kappa: Tensor, rounds: int) -> RuntimeError:
 def _across(loc: Tensor, shape: Size, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
     """Draw unit vectors (*shape, M) orthogonal to `loc` (..., M), and cosines (*shape) of uniform directions with it.
 
-    In low dimension the component along `loc` is taken out twice, which keeps the rest orthogonal where the noise is
-    nearly parallel to `loc`. In high dimension only noise drawn with the seed that made `loc` is: its rest stays short.
+    In low dimension the component along `loc` is removed twice, which keeps the rest orthogonal where the noise is
+    nearly parallel to `loc`. In high dimension only noise from the seed of `loc` is parallel; its rest stays short.
     """
     loc = full_precision(loc.detach(), "loc")
     limits = torch.finfo(loc.dtype)
@@ -173,7 +173,7 @@ def _along(vector: Tensor, loc: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Marginal:
-    """What the implicit derivative asks of the angle theta (...) of a sample with the mean direction.
+    """Functions of the angle theta (...) between a sample and the mean direction, for the implicit derivative.
 
     Attributes:
         statistic: T of the angle.
@@ -189,7 +189,7 @@ class Marginal:
 
 
 def differentiable(gap: Tensor, kappa: Tensor, dim: int, marginal: Callable[[Tensor, int], Marginal]) -> Tensor:
-    """Return the drawn `gap` (...) with its implicit derivative with respect to `kappa` (...), if that is asked for."""
+    """Return the drawn `gap` (...) with its implicit derivative by `kappa` (...), if `kappa` requires one."""
     if not (torch.is_grad_enabled() and kappa.requires_grad):
         return gap
     drawn: Tensor = _Reparameterise.apply(kappa, gap, dim, marginal)

@@ -1,11 +1,11 @@
-"""Polynomials behind log C_M and A_M: one fit per dimension, cached, in plain numbers.
+"""Polynomials for log C_M and A_M: one cached fit per dimension, in plain numbers.
 
 With N = M - 1, s = sqrt(kappa^2 + a^2) and q = a / s in (0, 1], the ratio A_M(kappa) = I_{M/2} / I_{M/2-1} is
 
     A_M(kappa) = kappa * F,    F = (1 + q^2 h(q)) / (N / 2 + s).
 
-The factor 1 / (N / 2 + s) is the leading term of the uniform (Debye) expansion and carries the growth; what
-is left, h, is smooth on [0, 1] for a fixed M, so a short polynomial in x = 2 q - 1 reaches machine precision
+The factor 1 / (N / 2 + s) is the leading term of the uniform (Debye) expansion and carries the growth. The
+remaining h is smooth on [0, 1] for a fixed M, so a short polynomial in x = 2 q - 1 reaches machine precision
 for *every* kappa >= 0. The nearest singularities of h are the images of the zeros of I_{M/2-1} on the
 imaginary axis; for small M a larger `a` moves them away from [0, 1]. Degrees of h needed: 2 (float32) and 8
 (float64) for M = 512, 10 and 32 for M = 2.
@@ -14,8 +14,8 @@ imaginary axis; for small M a larger `a` moves them away from [0, 1]. Degrees of
     u = s - a,                          G(q) = a * integral_q^1 h(p) / (1 + N p / (2 a)) dp
     q^2 g(q) = q d(q^2 h)/dq            gives the derivatives of F and A_M without cancellation
 
-The values h is fitted to come from the downward recurrence F_M = 1 / (M + kappa^2 F_{M+2}), which is stable,
-started at an order so high that the two-term uniform expansion is exact to rounding.
+h is fitted to values from the downward recurrence F_M = 1 / (M + kappa^2 F_{M+2}). The recurrence is stable; it
+starts at an order so high that the two-term uniform expansion is exact to rounding.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def ratio_series(dim: int, single: bool) -> RatioSeries:
 
 
 def log_c0(dim: int) -> float:
-    """Return log C_M(0), minus the logarithm of the sphere's area."""
+    """Return log C_M(0), which is -log(area of the sphere)."""
     return math.lgamma(dim / 2) - math.log(2) - dim / 2 * math.log(math.pi)
 
 

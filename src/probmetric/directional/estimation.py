@@ -1,9 +1,9 @@
 """Fitting the von Mises-Fisher distribution: from unit vectors to a mean direction and a concentration.
 
-The maximum-likelihood concentration solves A_M(kappa) = R with R the length of the mean of the samples. Start
-(Sra 2012, eq. 4): kappa_0 = R (M - R^2) / (1 - R^2), off by a few per cent at most; then Newton steps on A_M,
-each of which about doubles the number of correct digits. A last step, taken with a frozen slope, carries the
-exact derivative d kappa / d R = 1 / A_M'(kappa).
+The maximum-likelihood concentration solves A_M(kappa) = R with R the length of the mean of the samples. The start
+kappa_0 = R (M - R^2) / (1 - R^2) (Sra 2012, eq. 4) is off by a few per cent at most. Each Newton step on A_M then
+about doubles the number of correct digits. A last step with a frozen slope carries the exact derivative
+d kappa / d R = 1 / A_M'(kappa).
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ def fit(samples: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fuse(mean: Tensor, concentration: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the normalised product of von Mises-Fisher densities: several images of one identity as one distribution.
+    """Fuse several images of one identity into one distribution: the normalised product of their vMF densities.
 
-    The product of vMF(mu_i, kappa_i) is vMF with natural parameter sum_i kappa_i mu_i, so sure images count more, and
-    images that contradict each other leave a small concentration.
+    The product of vMF(mu_i, kappa_i) is a vMF with natural parameter sum_i kappa_i mu_i. Images with a large kappa
+    therefore count more, and images that contradict each other give a small concentration.
 
     Args:
         mean: (..., N, M) mean directions.
         concentration: (..., N) concentrations >= 0.
 
     Returns:
-        Mean direction (..., M), zeros where everything cancels, and concentration (...).
+        Mean direction (..., M), zeros where the sum is zero, and concentration (...).
     """
     mean, concentration = full_precision(mean, "mean"), full_precision(concentration, "concentration")
     if mean.dim() < 2 or mean.shape[-2] == 0 or concentration.shape != mean.shape[:-1]:

@@ -7,11 +7,11 @@ A distribution is its natural parameter nu = kappa mu. With zeta = vMF(nu_z) and
     product kernel          log integral (rho zeta)^r      = r (log C(kz) + log C(kp)) - log C(r ||nu_z + nu_p||)
     divergence              KL(zeta || rho)                = log C(kz) - log C(kp) + A(kz) (kz - kp cos)
 
-(paper 000, eqs. 29, 35, 38). The first three return log-kernels: larger is closer, the distance is their
-negative. The divergence keeps A_M(kz), which eq. 39 of the paper drops: E[z] = A_M(kz) mu_z, not mu_z.
-Everything is a function of squared norms, so derivatives stay finite at nu = 0 and where nu_z = -nu_p. One
-matrix product; no (B, C, M) tensor. It is in float32 at least, also under autocast: the squares of norms and their
-differences do not survive eleven bits.
+(paper 000, eqs. 29, 35, 38). The first three return log-kernels: larger is closer, and the distance is the
+negative. The divergence keeps A_M(kz), which eq. 39 of the paper drops, because E[z] = A_M(kz) mu_z, not mu_z.
+All four are functions of squared norms, so derivatives stay finite at nu = 0 and where nu_z = -nu_p. They need one
+matrix product and no (B, C, M) tensor. They compute in float32 at least, also under autocast, because differences of
+squared norms lose their digits in half precision.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def kl(nu_z: Tensor, nu_p: Tensor) -> Tensor:
 
 
 def _decay(square: Tensor, dim: int) -> Tensor:
-    """Return log C_M(kappa) - log C_M(0): the constant cancels in differences and would cost digits in float32."""
+    """Return log C_M(kappa) - log C_M(0). The constant cancels in differences but would cost digits in float32."""
     return log_normalizer_of_square(square, dim, constant=False)
 
 

@@ -9,8 +9,8 @@ With K = diag(kappa_1 .. kappa_M) > 0, tilde kappa = ||K mu|| and the cosine s(a
     "paper"   D = prod_m kappa_m / tilde kappa    the published heuristic; off by k^(M-1) already for K = k I
     "none"    D = 1
 
-The exact form makes y = K x / ||K x|| a vMF around K mu / ||K mu||, so sampling is a vMF draw mapped back by
-K^-1. The concentrations live as logarithms, so they stay positive whatever an optimiser does.
+In the exact form y = K x / ||K x|| is vMF around K mu / ||K mu||, so a sample is a vMF draw mapped back by K^-1.
+Concentrations are stored as logarithms, so they stay positive under every optimiser.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class NonIsotropicVonMisesFisher(Distribution):
 
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
-        """Only the exact normaliser gives a density that can be sampled."""
+        """Whether the density can be sampled: only with the exact normaliser."""
         return self.normalizer == "exact"
 
     @property

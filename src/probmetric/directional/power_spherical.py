@@ -1,6 +1,6 @@
 """The Power Spherical distribution (De Cao and Aziz 2020): p(x) proportional to (1 + mu^T x)^kappa.
 
-A drop-in for the von Mises-Fisher with a normaliser and a sampler in closed form. With alpha = kappa +
+It can replace the von Mises-Fisher and has a normaliser and a sampler in closed form. With alpha = kappa +
 (M-1)/2 and beta = (M-1)/2, the half-gap (1 - mu^T x) / 2 is Beta(beta, alpha) and
 
     log normaliser = -(alpha + beta) log 2 - beta log pi - lgamma(alpha) + lgamma(alpha + beta).
@@ -54,7 +54,7 @@ class PowerSpherical(RotationallySymmetric):
 
 @register_kl(PowerSpherical, VonMisesFisher)
 def _kl(p: PowerSpherical, q: VonMisesFisher) -> Tensor:
-    """Return KL(p || q), (...): the entropy of p and the mean of p are all it needs."""
+    """Return KL(p || q), (...), from the entropy and the mean of p."""
     kappa, other = p.concentration.double(), q.concentration.double()
     along = kappa / (kappa + (p.dim - 1)) * (p.loc.double() * q.loc).sum(-1)
     divergence = -_entropy(kappa, p.dim) - log_normalizer(other, q.dim) - other * along
@@ -62,7 +62,7 @@ def _kl(p: PowerSpherical, q: VonMisesFisher) -> Tensor:
 
 
 def _log_normalizer(kappa: Tensor, dim: int) -> Tensor:
-    """Return the log normaliser (...) of `kappa` (...) in float64: terms of the size of kappa cancel."""
+    """Return the log normaliser (...) of `kappa` (...) in float64, because terms of the size of kappa cancel."""
     beta = (dim - 1) / 2
     alpha = kappa + beta
     constant = beta * math.log(math.pi)

@@ -6,12 +6,12 @@ x = 2 kappa / (n + sqrt(4 kappa^2 + n^2)), the best value,
 
     s = (1 - x) (1 + t) / (1 - x t),        accepted where log u <= -n (x t / (1 - x t) + log(1 - x t))
 
-for uniform u: all proposals as kappa falls, 0.92 of them at kappa = M / 2, 0.66 as kappa grows on the circle. x and
-1 - x are free of cancellation for every kappa. (The code released with papers 000 and 002 replaces the parameter by its
-limit for large kappa from kappa = 10 on; for kappa < M / 4 its samples are antipodal.) Gradients: see `_rotational`.
+for uniform u. The share of accepted proposals is 1 as kappa falls to 0, 0.92 at kappa = M / 2, and 0.66 as kappa grows
+on the circle. x and 1 - x are free of cancellation for every kappa. (From kappa = 10 on, the code released with papers
+000 and 002 replaces the parameter by its limit for large kappa; for kappa < M / 4 its samples are antipodal.)
+Gradients: see `_rotational`.
 
-Where kappa or mu is not a number no proposal can be judged: the first one is taken, and the sample is NaN. An infinite
-kappa gives the mean direction.
+If kappa or mu is NaN, the first proposal is taken and the sample is NaN. An infinite kappa gives the mean direction.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _uniform_cosines(count: int, dim: int, like: Tensor, generator: torch.Genera
 
 
 def _rejected(cost: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Return whether -log u is below `cost` (K,) for uniform u; where that is not a number, it is not."""
+    """Return whether -log u is below `cost` (K,) for uniform u; false where `cost` is NaN."""
     draw = drawn(torch.rand, cost.shape, cost, generator)
     return -torch.log1p(-draw) < cost
 

@@ -1,8 +1,8 @@
 """Training losses for image embeddings, found by name.
 
-Every loss maps raw, un-normalised embeddings (B, M) and labels (B,) to a scalar, and owns whatever it trains
-(proxies, temperatures, concentrations). One loss per file; the file's name is the loss's name. Listing names and
-checking options imports no PyTorch; `Loss`, `ProxyLoss` and what a loss is made of are imported when they are used:
+Every loss maps raw, un-normalised embeddings (B, M) and labels (B,) to a scalar. A loss owns the parameters it trains
+(proxies, temperatures, concentrations). Each loss has its own file, named like the loss. You can list names and check
+options without importing PyTorch; `Loss`, `ProxyLoss` and the helpers of a loss are imported on first use:
 
     from probmetric.losses import ProxyLoss, cosine_similarities, register
 """
@@ -41,7 +41,7 @@ __getattr__ = exported(__name__)
 def create_loss(name: str, *, num_classes: int, dim: int, **options: Any) -> Loss:
     """Create loss `name` for `num_classes` training classes (C) and embeddings of `dim` (M) dimensions.
 
-    An unknown name or option is answered with the nearest valid one.
+    An unknown name or option raises an error that names the nearest valid one.
     """
     loss: Loss = REGISTRY.create(name, num_classes=num_classes, dim=dim, **options)
     return loss

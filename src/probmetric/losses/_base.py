@@ -1,12 +1,12 @@
-"""What every loss is, what the proxy losses add, and the few operations they share.
+"""Base classes of the losses, and the operations that losses share.
 
-A loss receives the encoder's raw output and decides itself what a norm means: proxy losses divide it away,
+A loss receives the encoder's raw output and decides itself what a norm means: proxy losses divide by it,
 probabilistic losses read it as a concentration. All arithmetic runs outside autocast in float32 (float64 if the
 loss was moved to float64), because exponentials of scaled cosines and Bessel functions do not survive bfloat16.
 
-Released code of the papers initialises proxies with N(0, 1)/8 and gives them a learning rate thousands of times
-the network's, in absolute terms 0.01 to 0.04 under Adam. Only a proxy's direction matters; Adam turns it by about
-8 lr per step, whatever the dimension, because the norm of such a proxy is sqrt(M)/8.
+The papers' released code initialises proxies with N(0, 1)/8. It trains them under Adam at a learning rate of 0.01 to
+0.04, thousands of times the network's. Only a proxy's direction matters. Adam turns it by about 8 lr per step in any
+dimension M, because the norm of such a proxy is sqrt(M)/8.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ INITIAL_STD = 0.125
 LARGEST_ENTRY = 1e12
 
 SCALED = WITH_MARGIN = ("proxy_anchor", "proxy_anchor_nca", "soft_triple")
-"""Losses that can stand inside another one and have an option `scale`, a `margin`."""
+"""Losses that another loss can wrap and that have the options `scale` and `margin`."""
 
 
 class LossError(ProbMetricError, TypeError):
@@ -46,9 +46,9 @@ class Loss(nn.Module):
     """
 
     has_proxies: ClassVar[Flag] = False
-    """Whether `class_proxies` gives proxies; planning asks before a run measures them."""
+    """Whether `class_proxies` gives proxies; planning reads this before a run measures proxies."""
     is_classifier: ClassVar[Flag] = False
-    """Whether `probabilities` gives class probabilities; planning asks where something needs them."""
+    """Whether `probabilities` gives class probabilities; planning reads this where a method needs them."""
     least_dim: ClassVar[int] = 1
     """Smallest number of dimensions of the embeddings."""
     wants_groups: int = 1
@@ -74,7 +74,7 @@ class Loss(nn.Module):
     ) -> Tensor:  # ()
         """Return the loss of one batch; `generator` drives the losses that draw samples.
 
-        It is NaN where an embedding is not finite, also for losses that would pass such an image over.
+        The loss is NaN if an embedding is not finite, even where its formula would skip that image.
 
         Raises:
             TypeError: embeddings that are no tensor, or parameters of half precision.
@@ -97,13 +97,13 @@ class Loss(nn.Module):
         *,
         generator: torch.Generator,
     ) -> Tensor:  # ()
-        """Return loss of one batch, of the features and the last layer z = Wh + b that turns them into embeddings."""
+        """Return the loss of one batch from its features h and the `head`, which makes the embeddings z = Wh + b."""
         return self(head(features), labels, generator=generator)
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return the loss itself: `embeddings` (B, M) in working precision, `labels` (B,), to a scalar.
+        """Return the loss () of `embeddings` (B, M), in working precision, and `labels` (B,).
 
-        A loss that only defines `logits` is their mean cross-entropy.
+        By default it is the mean cross-entropy of `logits`.
         """
         logits = self.logits(embeddings)
         if logits is None:
@@ -126,7 +126,7 @@ class Loss(nn.Module):
             return None if logits is None else logits.softmax(dim=1)
 
     def natural_parameters(self, embeddings: Tensor) -> Tensor:
-        """Return what the loss takes for kappa mu (B, M) of `embeddings` (B, M): themselves, unless it scales them."""
+        """Return natural parameters kappa mu (B, M) of `embeddings` (B, M): the embeddings, or a multiple of them."""
         return embeddings
 
     def class_proxies(self) -> tuple[Tensor, Tensor] | None:
@@ -134,13 +134,13 @@ class Loss(nn.Module):
         return None
 
     def class_vectors(self) -> tuple[Tensor, Tensor] | None:
-        """Return what `point_at_class_means` turns: rows (P, M) that point to classes, and the class (P,) of each."""
+        """Return the rows (P, M) that `point_at_class_means` turns and the class (P,) of each, or None without any."""
         return None
 
     def optimizer_groups(self) -> list[dict[str, Any]]:
-        """Return optimiser groups of the loss's own parameters; none if it has none.
+        """Return optimiser groups of the loss's own parameters; an empty list if it has none.
 
-        `lr_multiplier` is relative to the run's base learning rate, `lr` is absolute and stands in its place.
+        `lr_multiplier` multiplies the run's base learning rate; `lr` is absolute and replaces it.
         """
         parameters = list(self.parameters())
         return [{"params": parameters, "lr_multiplier": 1.0, "weight_decay": 0.0}] if parameters else []
@@ -148,8 +148,8 @@ class Loss(nn.Module):
     def warm_start(self, embeddings: Tensor, labels: Tensor) -> float | None:
         """Initialise from the training set's `embeddings` (N, M) and `labels` (N,), once, before training.
 
-        The embeddings are those of the network in training mode: batch normalisation that trains has its batches'
-        statistics. In evaluation mode an untrained network has statistics of nothing, and other norms.
+        The network makes these embeddings in training mode: trainable batch normalisation uses its batches' statistics.
+        In evaluation mode it would use running statistics, which an untrained network has not measured yet.
         """
         return None
 
@@ -161,7 +161,7 @@ class Loss(nn.Module):
         return {}
 
     def working_dtype(self, embeddings: Tensor) -> torch.dtype:
-        """Return the precision of the arithmetic: the parameters', or at least float32 where there are none.
+        """Return the type the loss computes in: its parameters', or the embeddings' (at least float32) without any.
 
         Raises:
             TypeError: parameters of half precision.
@@ -207,7 +207,7 @@ class Loss(nn.Module):
 
 
 class ProxyLoss(Loss):
-    """A loss over `proxies` (K C, M), K = `per_class` to a class, of which only the directions matter."""
+    """A loss over `proxies` (K C, M), K = `per_class` for each class. Only a proxy's direction matters."""
 
     has_proxies = True
 
@@ -227,7 +227,7 @@ class ProxyLoss(Loss):
         return self.proxies, classes.repeat(len(self.proxies) // self.num_classes)
 
     def optimizer_groups(self) -> list[dict[str, Any]]:
-        """Return proxies with their own absolute learning rate, without weight decay; the rest at the base rate."""
+        """Return the proxies at their own absolute learning rate and the rest at the base rate, without decay."""
         rest = [parameter for parameter in self.parameters() if parameter is not self.proxies]
         groups = [{"params": [self.proxies], "lr": self.proxy_lr, "weight_decay": 0.0}]
         return groups + ([{"params": rest, "lr_multiplier": 1.0, "weight_decay": 0.0}] if rest else [])
@@ -261,15 +261,15 @@ class WrappingLoss(Loss):
         return self.inner.probabilities(embeddings, generator=generator)
 
     def natural_parameters(self, embeddings: Tensor) -> Tensor:
-        """Return those (B, M) of the inner loss."""
+        """Return natural parameters (B, M) of the inner loss."""
         return self.inner.natural_parameters(embeddings)
 
     def class_vectors(self) -> tuple[Tensor, Tensor] | None:
-        """Return those of the inner loss."""
+        """Return class vectors (P, M) and classes (P,) of the inner loss."""
         return self.inner.class_vectors()
 
     def optimizer_groups(self) -> list[dict[str, Any]]:
-        """Return the inner loss's groups and one for the parameters that are not the inner loss's."""
+        """Return the inner loss's groups and one group for the parameters that this loss adds."""
         parameters = [parameter for name, parameter in self.named_parameters() if not name.startswith("inner.")]
         extra = [{"params": parameters, "lr_multiplier": 1.0, "weight_decay": 0.0}] if parameters else []
         return self.inner.optimizer_groups() + extra
@@ -290,7 +290,7 @@ class WrappingLoss(Loss):
 def inverse_norm(vectors: Tensor) -> Tensor:
     """Return 1/|v| of the rows of `vectors` (..., M) as (..., 1); zero, with zero gradient, where |v| is zero.
 
-    Norms whose inverse cube, which the gradient needs, would overflow count as zero.
+    A norm counts as zero if its inverse cube, which the gradient needs, would overflow.
     """
     norm = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
     tiny = torch.finfo(norm.dtype).tiny ** (1.0 / 3.0)
@@ -303,26 +303,26 @@ def unit(vectors: Tensor) -> Tensor:
 
 
 def bounded(vectors: Tensor) -> Tensor:
-    """Shorten the rows of `vectors` (..., M) whose largest entry is above 1e12 to it: their squares stay finite."""
+    """Shorten rows of `vectors` (..., M) until no entry is above 1e12 in size, so that squares stay finite."""
     return vectors / (vectors.detach().abs().amax(dim=-1, keepdim=True) / LARGEST_ENTRY).clamp_min(1.0)
 
 
 def cosine_similarities(embeddings: Tensor, proxies: Tensor) -> Tensor:
     """Return the cosines (B, P) of every row of `embeddings` (B, M) with every row of `proxies` (P, M).
 
-    The proxies' norms divide the product, which is smaller than a normalised copy of many proxies.
+    The proxies' norms divide the product (B, P), which needs less memory than a normalised copy of many proxies.
     """
     return (unit(embeddings) @ proxies.T) * inverse_norm(proxies).T
 
 
 def pairwise_distances(embeddings: Tensor) -> Tensor:
-    """Return distances (B, B) of the unit vectors of `embeddings` (B, M); zero, without gradient, for twins."""
+    """Return distances (B, B) of the unit vectors of `embeddings` (B, M); 0, without gradient, for equal vectors."""
     directions = unit(embeddings)
     return safe_sqrt((2.0 - 2.0 * directions @ directions.T).clamp_min(0.0))
 
 
 def pairs_of(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return masks (B, B) of the pairs of one class, none of an image with itself, and of those of two classes."""
+    """Return masks (B, B): the pairs of one class, without an image and itself, and the pairs of two classes."""
     same = labels[:, None] == labels[None, :]
     return same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device), ~same
 
@@ -367,8 +367,8 @@ def class_means(
 def point_at_class_means(loss: Loss, embeddings: Tensor, labels: Tensor) -> None:
     """Turn the loss's proxies or class weights, if it has any, towards the mean directions of their classes.
 
-    Weight imprinting (Qi et al. 2018), before training. Rows keep their lengths; several of one class also keep
-    half of their random directions, by which they differ.
+    This is weight imprinting (Qi et al. 2018), done before training. Rows keep their lengths. Where a class has several
+    rows, each row also keeps half of its random direction, so that they differ.
 
     Args:
         loss: the loss.
@@ -386,6 +386,6 @@ def point_at_class_means(loss: Loss, embeddings: Tensor, labels: Tensor) -> None
 
 
 def options_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the options that loss `name` has and that are not None."""
+    """Return the entries of `options` that are not None and are options of loss `name`."""
     accepted = REGISTRY.options(name)
     return {option: value for option, value in options.items() if option in accepted and value is not None}

@@ -1,18 +1,15 @@
 """Conditional normalising flow of coupling blocks (Roth et al. 2022, NIR eq. 7; Kingma and Dhariwal 2018).
 
-Every block permutes the coordinates, splits them into x1 and x2, and with r the condition (the proxy)
+Every block permutes the coordinates and splits them into x1 and x2. With r the condition (the proxy), it computes
 
     [s, t] = net2(x2, r),   y1 = x1 * exp(g(s)) + t
     [s, t] = net1(y1, r),   y2 = x2 * exp(g(s)) + t,        g(s) = 0.636 clamp atan(s)
 
-so that the log-determinant of dy/dx is the sum of both g(s) and the inverse costs as much as the forward pass. The
-soft clamp g is not in the paper but in the code behind it: |g| < clamp, so no block scales by more than e^clamp.
+The log-determinant of dy/dx is the sum of both g(s). The soft clamp g comes from the paper's code, not from its text:
+|g| < clamp, so no block scales by more than e^clamp.
 
-FrEIA, which the released code builds on, offers the same block. It is not used: it reseeds numpy's global generator
-whenever a permutation is made (every run of the release shares one random state after construction), evaluates the
-condition through a graph of nodes, and adds a dependency for what are sixty lines here. The permutations are fixed
-buffers drawn from a local generator. As in the release the last layer of a sub-network is not zeroed: the flow does
-not start as the identity.
+Permutations are fixed buffers, drawn from a local generator; the released code reseeds numpy's global generator for
+each. As in the release, the last layer of a sub-network is not zeroed, so the flow does not start as the identity.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ Condition = Literal["dense", "start", "mid", "end"]
 
 
 class CouplingBlock(nn.Module):
-    """One permutation and two affine couplings on vectors of `dim` (M), which see a condition (M) or do not."""
+    """One permutation and two affine couplings of vectors (M,); they read a condition (M,) if `sees_condition`."""
 
     order: Tensor
     inverse_order: Tensor

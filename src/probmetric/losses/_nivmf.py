@@ -4,14 +4,14 @@ With K = diag(kappa), tilde kappa = |K mu| and unit x, s(K x, K mu) tilde kappa 
 
     log rho(x) = log C_M(tilde kappa) + log D + (x (kappa^2 mu)^T) / sqrt(x^2 (kappa^2)^T)
 
-needs two products over (points, M) x (M, C) and no (points, C, M) tensor. log D runs to thousands and is divided by a
-small temperature afterwards, so what all classes share is left out: with g the geometric mean of kappa, r = kappa / g,
+needs two products over (points, M) x (M, C) and no (points, C, M) tensor. log D reaches thousands and is divided by a
+small temperature later, so terms that all classes share are left out. With g the geometric mean of kappa, r = kappa/g,
 
     "exact"    log D = -M/2 log |r x|^2                          (the powers of g cancel)
     "paper"    log D = M log g - log tilde kappa, less its mean over the classes
     "none"     log D = 0
 
-Classes are taken in blocks whose matrices stay in cache.
+Classes are computed in blocks whose matrices fit in the cache.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def unstretched_log_densities(
     log_normalizer: LogNormalizer,  # of (kappa^2 (C,), M)
     normalizer: Normalizer,
 ) -> Tensor:  # (P, C)
-    """Return log rho_c(x_p) of the code released with paper 000: the cosine is taken between x itself and K mu."""
+    """Return log rho_c(x_p) as the code released with paper 000 has it: the cosine is that of x (not K x) and K mu."""
     size = log_concentrations.mean(dim=1)
     stretched = log_concentrations.exp() * unit(proxies)
     length_square = stretched.square().sum(dim=1) * (-2 * size).exp()
@@ -81,7 +81,7 @@ def _offset(
     log_normalizer: LogNormalizer,
     normalizer: Normalizer,
 ) -> Tensor:  # (C,)
-    """Return what does not depend on the point: log C_M(tilde kappa), and the published log D."""
+    """Return the terms that do not depend on the point: log C_M(tilde kappa) and, for "paper", log D."""
     offset = log_normalizer((2 * size).exp() * length_square, dim)
     if normalizer != "paper":
         return offset

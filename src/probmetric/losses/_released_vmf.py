@@ -1,11 +1,13 @@
 """The vMF approximations of the code released with papers 000 and 002, for `fidelity="as_published"` only.
 
-log C     "quadratic"  127 - 0.01909 k - 0.003355 k^2 for M = 128, 868 - 0.0002662 k - 0.0009685 k^2 for every other M
-(paper 000; fitted on 10 <= k <= 50, where alone it is close; its slope leaves [-1, 0])
-"bounds"     the mean of two bounds (paper 002), up to a constant that only depends on M
-A_M       "bounds"     the mean of two bounds (paper 002); 25 % off for M = 3 and small k
-sampler                Wood's rejection scheme with the envelope parameter b = (M - 1) / (4 k) for k > 10, which is
-only right for k >> M: below M / 4 the samples are antipodal. Differentiated through b alone.
+    log C, "quadratic"   127 - 0.01909 k - 0.003355 k^2 for M = 128, 868 - 0.0002662 k - 0.0009685 k^2 for every other M
+                         (paper 000); fitted on 10 <= k <= 50 and close only there; its slope leaves [-1, 0]
+    log C, "bounds"      the mean of two bounds (paper 002), up to a constant that only depends on M
+    A_M, "bounds"        the mean of two bounds (paper 002); 25 % off for M = 3 and small k
+    sampler              Wood's rejection scheme with the envelope parameter b = (M - 1) / (4 k) for k > 10. This b is
+                         right only for k >> M; for k < M / 4 the samples are antipodal. The gradient passes b alone.
+
+k is the concentration kappa, M the dimension.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ _ROUNDS = 1000
 
 
 def quadratic_log_normalizer(square: Tensor, dim: int) -> Tensor:
-    """Return log C_M at kappa^2 = `square` (...), by the fit for `dim` = 128, or that for 512 for any other."""
+    """Return log C_M at kappa^2 = `square` (...), by the fit for M = 128 if `dim` is 128, else that for M = 512."""
     constant, slope, curvature = (127.0, 0.01909, 0.003355) if dim == 128 else (868.0, 0.0002662, 0.0009685)
     return constant - slope * _root(square) - curvature * square
 

@@ -2,10 +2,10 @@
 
     L = mean_i -log softmax_c(beta g_ic)[y_i],   g_ic = cos(theta_ic + m [c = y_i])
 
-cos(theta + m) is computed as cos(theta) cos(m) - sin(theta) sin(m), with the cosine clipped to +-(1 - 1e-7) where its
-angle is taken. The margin is zero before epoch `margin_from_epoch` (Scott et al. wait 20 to 100 epochs on small
+With m = `margin`, cos(theta + m) is computed as cos(theta) cos(m) - sin(theta) sin(m), from the own class's cosine
+clipped to +-(1 - 1e-7). m is zero before epoch `margin_from_epoch` (Scott et al. wait 20 to 100 epochs on small
 images). Predictions use no margin. The code of the non-isotropic papers clips the cosine at zero, which removes the
-gradient of every obtuse angle; none of their tables reports it and it is not reproduced.
+gradient of every obtuse angle; this is not reproduced.
 """
 
 from __future__ import annotations

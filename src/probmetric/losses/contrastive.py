@@ -6,15 +6,15 @@ With u = z/|z|, d_ij = |u_i - u_j| and margin m, over positive pairs (a, p) and 
     as_published   mean  d_ap           +  mean  max(0, m - d_an)           over terms that are not zero
 
 LAM's text and its Laplace approximation assume the squared form (the Gauss-Newton matrix is that of d^2 / 2); its
-code trains the linear hinges of pytorch-metric-learning's `ContrastiveLoss`. Eq. 21's other form of the repulsion,
-m - d^2 / 2, is neither eq. 20 nor the code, and is not used.
+code trains the linear hinges of pytorch-metric-learning's `ContrastiveLoss`. Eq. 21 prints another repulsion,
+m - d^2 / 2, which agrees with neither eq. 20 nor the code; it is not used.
 
-Pairs come from triplets (anchor a, positive p, negative n) with violation D = d_an - d_ap, `mining` keeping
+Pairs come from triplets (anchor a, positive p, negative n). With D = d_an - d_ap, `mining` keeps these triplets:
 
     all: D <= m     hard: D <= min(0, m)     semihard: 0 < D <= m     easy: D > m     none: every pair once
 
-and a pair counts once per kept triplet, as in LAM. The triplets are counted by sorting each anchor's distances
-(B^2 log B), not listed (B^3). Two embeddings within rounding of each other have distance zero.
+A pair counts once for each kept triplet, as in LAM. The triplets are counted by sorting each anchor's distances
+(B^2 log B) instead of listing them (B^3). Two embeddings within rounding of each other have distance zero.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Contrastive(Loss):
 def triplets_of_pairs(
     distance: Tensor, positive: Tensor, negative: Tensor, *, margin: float, mining: Mining
 ) -> tuple[Tensor, Tensor]:
-    """Return kept triplets of every positive pair (a, p) and of every negative pair (a, n), int64 (B, B) each.
+    """Return how many kept triplets hold each positive pair (a, p) and each negative pair (a, n), int64 (B, B) each.
 
     Args:
         distance: d (B, B), anchors in rows.
@@ -94,7 +94,10 @@ def triplets_of_pairs(
 
 
 def _ranked(distance: Tensor, mask: Tensor) -> Callable[[float, bool], Tensor]:
-    """Return counts (B, B), per anchor (row), of masked distances below distance + bound, `inclusive` of equal ones."""
+    """Return a function that counts each anchor's masked distances below distance + bound, (B, B).
+
+    It counts distances equal to distance + bound if `inclusive`.
+    """
     ordered = distance.masked_fill(~mask, float("inf")).sort(dim=1).values
     total = mask.sum(dim=1, keepdim=True)
 

@@ -1,16 +1,17 @@
 """CPML: the potential field with a contrastive potential (Bhatnagar and Ahuja 2025, supplement, eq. 8).
 
-The counterpart of `potential_field` whose force grows with distance instead of decaying,
+The counterpart of `potential_field` with a force that grows with distance instead of decaying:
 
     psi_att(d) = max(d, delta_att)^2
 
-and everything else, proxies included, unchanged. The repulsive potential is not printed; two readings are offered:
+All else, proxies included, is as in `potential_field`. The paper does not print the repulsive potential; choose one of
+two readings:
 
-    repulsion="hinge"      psi_rep(d) = max(0, delta_rep - d)^2, the contrastive loss's
+    repulsion="hinge"      psi_rep(d) = max(0, delta_rep - d)^2, as in the contrastive loss
     repulsion="squared"    psi_rep(d) = delta_rep^2 - min(d, delta_rep)^2, the mirror image of eq. 8
 
-The hinge's slope by d^2 is infinite at d = 0, so it is held constant below `min_distance`. The value is the sum over
-all ordered pairs of points divided by the batch size.
+The hinge's slope by d^2 is infinite at d = 0, so the hinge is held constant below `min_distance`. The loss is the sum
+over all ordered pairs of points, divided by the batch size.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     L = mean_i -log softmax_c(logit_ic)[y_i],    logit_ic = beta cos(z_i, w_c),    beta = exp(log_scale) > 0
 
-The paper writes beta = exp(tau); its code stores -tau. The classifier starts like `nn.Linear`, is never decayed, and
-log beta has its own learning rate, without momentum. `arcface` is built on the same classifier.
+The paper writes beta = exp(tau); its code stores -tau. The classifier starts like `nn.Linear` and has no weight decay.
+log beta has its own learning rate and no momentum. `arcface` uses the same classifier.
 """
 
 from __future__ import annotations

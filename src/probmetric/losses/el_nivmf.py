@@ -2,14 +2,14 @@
 
     L = -log softmax_c(log E_{z ~ vMF(mu_i, kappa_i)} rho_c(z)) + omega L_guidance        (eqs. 5-7, algorithm 1)
 
-estimated with `samples` draws z_n for each image; rho_c is the nivMF of proxy c (eq. 4). `guidance_weight` omega > 0
-adds any proxy loss on the same proxy directions (the paper: ProxyAnchor). `corrected` measures the gradients of both
-terms at the images once, at the warm start, and counts omega in units of their ratio: at omega = 1 they start equal,
-whatever the temperature makes of the first; `as_published` takes omega as it is. `guide_scale` and `guide_margin`
-are the guiding loss's; None leaves it its own.
+The expectation is estimated with `samples` draws z_n for each image. rho_c is the non-isotropic vMF of proxy c (eq. 4).
+`guidance_weight` omega weighs the proxy loss `guidance` on the same proxy directions (the paper: ProxyAnchor).
+`corrected` measures the gradients of both terms at the images once, at the warm start, and counts omega in units of
+their ratio: at omega = 1 both gradients start equally large at any temperature. `as_published` takes omega as it is.
+`guide_scale` and `guide_margin` are options of the guiding loss; None keeps its default.
 
-The (images, samples, classes) log-densities come from two matrix products over all draws at once, see `_nivmf`; above
-`_LARGEST` entries they are made in blocks of images and made again in the backward pass, which bounds the memory.
+The (images, samples, classes) log-densities come from two matrix products over all draws at once, see `_nivmf`. Above
+`_LARGEST` entries they are computed in blocks of images, and again in the backward pass, to save memory.
 
     corrected      exact log C_M and normaliser; (1/N sum_n rho)^(1/t): the temperature outside the mean, eqs. 5-6
     as_published   quadratic log C, heuristic D, the released sampler, 1/N sum_n rho^(1/t) (algorithm 1), and draws that
@@ -83,7 +83,7 @@ class ELNivMF(SampleProxyLoss):
         return value + self.guidance_weight * self.guidance_scale * self._guide(embeddings, labels)
 
     def _guide(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Return the guiding loss, on our proxies where it has one per class."""
+        """Return the guiding loss, on this loss's proxies if the guiding loss has one proxy per class."""
         assert self.guidance is not None
         buffers = dict(self.guidance.named_buffers())
         shared: dict[str, Tensor] = {"proxies": self.proxies} if "proxies" in buffers else {}

@@ -19,8 +19,8 @@ n_j = normal_j / |normal_j| every logit follows from two matrix products, x . p 
     as_published   the gradient that reaches x is multiplied by (1 - c |x|^2)^2 / 4, the inverse metric of the ball, as
                    in the released code; at its c = 1e-5 this is a quarter of the Euclidean gradient
 
-The constants of 1e-5 that the release adds to the Moebius denominators are not reproduced: nothing divides by zero
-here. At c = 1e-5 the geometry is Euclidean in all but name: logit = 4 <x - p, normal>.
+The constants of 1e-5 that the release adds to the Moebius denominators are not reproduced, because no denominator is
+zero here. At c = 1e-5 the geometry is nearly Euclidean: logit = 4 <x - p, normal>.
 """
 
 from __future__ import annotations

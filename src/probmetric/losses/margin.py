@@ -1,21 +1,22 @@
 """Margin loss with distance-weighted sampling (Wu et al. 2017), in the form of Roth et al. 2020.
 
-Every anchor a draws one positive p uniformly and one negative n, both from the batch, and with
+Every anchor a draws one positive p uniformly and one negative n, both from the batch. With
 d_ij = sqrt(|u_i - u_j|^2 + 1e-8) between unit vectors,
 
     L = sum_a [ max(0, d_ap - beta + margin) + max(0, beta - d_an + margin) ] / #(terms above zero)
 
-beta = beta_{y_a} is learned per class. A negative at distance d is drawn with weight 1 / q(d), q the density of the
-distance of two uniform points on the sphere,
+beta = beta_{y_a} is learned per class. A negative at distance d is drawn with weight 1 / q(d), where q is the density
+of the distance between two uniform points on the sphere,
 
     log q(d) = (M - 2) log d + (M - 3)/2 log(1 - d^2 / 4),      d no smaller than `cutoff`
 
-Below `cutoff` all negatives weigh the same: it is Wu et al.'s lambda, the bound of their weights. In tens of dimensions
-1 / q falls so fast above it that one nearest negative takes all draws: a network from scratch, whose negatives all
-start below 1.4, needs a `cutoff` near the boundary (docs/findings/losses.md). Negatives at `upper_cutoff` and beyond
-are not drawn: Wu et al.'s code has 1.4 = beta + margin, Roth et al. took it out (2, the default here).
+Below `cutoff` all negatives have the same weight; this is Wu et al.'s bound lambda on the weights. In tens of
+dimensions 1 / q falls so fast above `cutoff` that one nearest negative takes all draws. A network trained from scratch,
+whose negatives all start below 1.4, therefore needs a `cutoff` near beta (docs/findings/losses.md). Negatives at
+`upper_cutoff` and beyond are not drawn. Wu et al.'s code uses 1.4 = beta + margin; Roth et al. removed this cutoff (2,
+the default here).
 
-Anchors without a positive or without a negative to draw in the batch drop that term.
+An anchor with no positive, or no negative, to draw in the batch drops that term.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Margin(Loss):
         return [{"params": [self.beta], "lr": self.beta_lr, "weight_decay": 0.0}]
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Sum of the hinges over the number of those that are not zero."""
+        """Return the sum of the hinges divided by the number of hinges above zero."""
         directions = unit(embeddings)
         distance = ((2.0 - 2.0 * directions @ directions.T).clamp_min(0.0) + 1e-8).sqrt()
         positive, negative = pairs_of(labels)
@@ -85,5 +86,5 @@ class Margin(Loss):
 
 
 def _drawable(weight: Tensor) -> Tensor:
-    """Return `weight` (B, B) with the rows that hold nothing replaced by ones; what they draw is not used."""
+    """Return `weight` (B, B) with ones in the rows that are all zero; draws of those rows are not used."""
     return torch.where(weight.sum(dim=1, keepdim=True) > 0, weight, 1.0)

@@ -5,15 +5,14 @@ With cosines s_ij, P_i and N_i the positives and negatives of anchor i,
     L = mean_i [ log(1 + sum_{j in P_i} exp(-alpha (s_ij - base))) / alpha
                + log(1 + sum_{j in N_i} exp( beta  (s_ij - base))) / beta ]
 
-and with `mining` only the pairs that some pair of the other kind challenges within epsilon:
-j in N_i kept if s_ij + epsilon > min P_i,  j in P_i kept if s_ij - epsilon < max N_i.
+With `mining`, only pairs within epsilon of the hardest pair of the other kind count:
+j in N_i is kept if s_ij + epsilon > min P_i,  j in P_i is kept if s_ij - epsilon < max N_i.
 
-    corrected      the mean over all anchors, an empty sum being zero
+    corrected      the mean over all anchors; an empty sum is zero
     as_published   anchors for which either mined set is empty are left out of the sum and of the mean, as in the code
                    released with the non-isotropic papers (which fails where no anchor is left; here the loss is zero)
 
-The constants are those papers'; Wang et al. use beta = 50 and base = 1. The code of the later of the two papers adds a
-softplus to each mean, which is not this loss.
+The default constants are those of the non-isotropic papers; Wang et al. use beta = 50 and base = 1.
 """
 
 from __future__ import annotations

@@ -1,26 +1,32 @@
 """NIR, non-isotropy regularisation of a proxy loss (Roth et al. 2022, eqs. 8-11).
 
-A conditional flow maps the unit embedding psi of class y to a residual zeta = tau^-1(psi | rho_y) of its proxy, and
+Given its proxy rho_y, a conditional flow maps the unit embedding psi of class y to a residual
+zeta = tau^-1(psi | rho_y). Then
 
     NLL_i = |zeta_i|^2 / 2 - log|det d zeta_i / d psi_i|        L = f(NLL) + omega L_PDML(psi, proxies)
 
-Eq. 10 lacks the 1/2 of a unit normal, and eqs. 8-10 write the Jacobian at tau^-1(psi) where psi is meant.
+with f = `function`, omega = `pdml_weight` and L_PDML = `base`. Mended misprints: eq. 10 lacks the 1/2 of a unit normal,
+and eqs. 8-10 write the Jacobian at tau^-1(psi), not psi.
 
     corrected      f is applied to the batch mean (eq. 11); NLL is divided by the dimension (`nll_norm="dim"`)
     as_published   f is applied per sample, then averaged; NLL is not divided; L_PDML as released
 
-Embeddings lie on a sphere, where an ambient density is unbounded: undivided, exp(NLL) falls below 1e-6 of L_PDML's
-gradient within an epoch and regularises nothing. The diagnostics therefore report the ratio of the two terms' gradient
-norms at the embeddings, `nir_gradient_ratio`: no effect of NIR may be claimed from a run in which it is near zero.
+Embeddings lie on a sphere, where a density of the surrounding space is unbounded. If NLL is not divided, the gradient
+of exp(NLL) falls below 1e-6 of L_PDML's within an epoch, and NIR has no effect. The diagnostics report the ratio of the
+two terms' gradient norms at the embeddings, `nir_gradient_ratio`; if it is near zero, the run shows no effect of NIR.
 
-Options name the rows of the paper's table 4 (`function`, `temperature`: f(NLL / t), `detach_proxies`,
-`negative_pairs`, `pdml_weight` = 0, `blocks`, `width`, `condition`) and of table 5 (`self_regularisation`, on one
-synthetic sample psi_s = tau(zeta | rho_y), zeta ~ N(0, I), per image, at the same omega). Gradient clipping is the
-trainer's. Negative pairs add mean f(-NLL) over one random other class per image; the paper gives no form. Beyond
-an argument of 20 exp is continued by its tangent. The text names 8 blocks; released code, and the default here, has 5
-with sub-networks of 8 linear layers. `proxies_per_class` is SoftTriple's, whose softly
-assigned centre is the condition; the other losses have one proxy per class. `scale` and `margin` are the base's; None
-leaves it its own.
+Options for the paper's ablations:
+
+    table 4    `function`, `temperature` (f(NLL / t)), `detach_proxies`, `negative_pairs`, `pdml_weight` = 0, `blocks`,
+               `width`, `condition`
+    table 5    `self_regularisation`: L_PDML, at the same omega, of one synthetic sample psi_s = tau(zeta | rho_y),
+               zeta ~ N(0, I), per image
+
+Negative pairs add mean f(-NLL) over one random other class per image; the paper gives no formula. For an argument above
+20, exp is continued by its tangent. The text names 8 blocks; released code, and the default here, has 5 with
+sub-networks of 8 linear layers. `proxies_per_class` is an option of SoftTriple, whose softly assigned centre is the
+condition; other base losses have one proxy per class. `scale` and `margin` are options of the base loss; None keeps its
+default.
 """
 
 from __future__ import annotations
@@ -114,7 +120,7 @@ class NIR(Loss):
         return self.base.class_vectors()
 
     def nll(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Return the negative log-density (B,) of `embeddings` (B, M) as samples of `labels` (B,), up to a constant."""
+        """Return the negative log-density (B,) of `embeddings` (B, M) given `labels` (B,), up to a constant."""
         residual, log_det = self.flow(unit(embeddings), self.proxy_of(embeddings, labels, self.detach_proxies))
         return (0.5 * residual.square().sum(dim=1) - log_det) / self.divisor
 
@@ -136,7 +142,7 @@ class NIR(Loss):
         return (bounded + tangent).mean()
 
     def _synthetic(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return proxy loss of samples drawn from the flow, training the proxies, the flow or both."""
+        """Return the proxy loss of samples drawn from the flow; it trains the proxies, the flow or both."""
         matching = self.self_regularisation == "reverse_match"
         residual = drawn(torch.randn, embeddings.shape, embeddings, generator)
         proxy = self.proxy_of(embeddings.detach(), labels, matching)
@@ -151,7 +157,7 @@ class NIR(Loss):
         return matched
 
     def _record(self, regularised: Tensor, proxied: Tensor, nll: Tensor, regulariser: Tensor) -> None:
-        """Sum up this step's numbers; the gradients are seen when the backward pass reaches the embeddings."""
+        """Add this step's numbers to the epoch's sums; gradient norms follow in the backward pass."""
         self.counts[1] += 1
         self._add("nir_nll", nll.detach().mean())
         self._add("nir_term", regulariser.detach())
@@ -163,7 +169,7 @@ class NIR(Loss):
         self.sums[SUMMED.index(name)] += value
 
     def set_epoch(self, epoch: int) -> None:
-        """Start the means anew, unless this epoch goes on."""
+        """Reset the epoch means, unless `epoch` is the one in progress."""
         self.base.set_epoch(epoch)
         if epoch != int(self.counts[0]):
             self.sums.zero_()

@@ -6,31 +6,30 @@ Points are the batch's embeddings and K proxies per class, all of unit norm. Wit
     psi_rep(d) = min(d, delta_rep)^-alpha       other class: constant, hence without force, beyond delta_rep
     U = sum over all ordered pairs of points, each point with itself included (eq. 6)
 
-There is no official code; this follows the text, and where the text is silent:
+There is no official code. This loss follows the text, with these choices where the text is silent:
 
-* `alpha` = 0 makes eqs. 1 and 2 constant, with no gradient at all. The limit of (d^-alpha - 1) / alpha is used:
+* `alpha` = 0 makes eqs. 1 and 2 constant, without any gradient. The limit of (d^-alpha - 1) / alpha is used instead:
   psi_att = log max(d, delta_att), psi_rep = -log min(d, delta_rep).
-* psi_rep is infinite at d = 0 (duplicated or mislabelled images). It is held constant below `min_distance`, where it
-  exerts no force either.
-* At delta = 0.2 and alpha = 4 a pair in contact has the energy 625, and at 22,636 proxies the constants of 5e8 pairs
-  beyond delta_rep add up to 3e11, in which float32 loses every change. `energy="relative"` (default) drops the
+* psi_rep is infinite at d = 0 (duplicated or mislabelled images). It is held constant, without force, below
+  `min_distance`.
+* At delta = 0.2 and alpha = 4 a pair in contact has the energy 625. With 22,636 proxies, the constants of 5e8 pairs
+  beyond delta_rep add up to 3e11; beside this sum float32 shows no change. `energy="relative"` (default) drops the
   constants psi_rep(delta_rep) and the points' energies with themselves, and multiplies by delta_att^alpha / B: a pair
-  attracted into contact has energy -1 per image of the batch. `energy="eq6"` is U itself. Both have the same minimiser;
-  under Adam they differ through its epsilon and through weight decay only, under SGD by the scale of the learning rate.
+  attracted into contact has energy -1 per image of the batch. `energy="eq6"` is U itself. Both have the same minimiser.
+  Under Adam they differ only through its epsilon and weight decay, under SGD by the scale of the learning rate.
 * Embeddings of one class must meet in a batch; `wants_groups` asks for two images per class.
 
-Proxies start from N(0, 1)/8 and learn at 0.01 (100 times the network's rate of the paper's table 8), undecayed.
+Proxies start from N(0, 1)/8. They learn at 0.01 (100 times the network's rate in the paper's table 8), without decay.
 
-The energy of all pairs, in bounded memory:
+The energy of all ordered pairs is computed in bounded memory:
 
     E = sum_{i != j} psi_att(d_ij) [y_i = y_j] + psi_rep(d_ij) [y_i != y_j],     d_ij^2 = 2 - 2 v_i . v_j
 
-over ordered pairs. Stanford Online Products with two proxies per class has 5e8 of them. Inner products are formed tile
-by tile over the upper triangle; a pair of different classes acts only within the repulsion's reach, so that nearly
-all pairs end at one comparison, and the few that act are gathered and evaluated by themselves. Because E is a scalar
-its gradient is known as soon as a tile is: the forward pass accumulates it next to the energy and drops the tile, and
-the backward pass only scales it. Memory is one tile, the vectors and their gradient. Everything is a function of the
-squared distance s, whose clamps give exact zero slopes; d itself would have an infinite slope at zero.
+Inner products are formed tile by tile over the upper triangle. Pairs of different classes act only within delta_rep, so
+nearly all pairs end at one comparison; the few that act are gathered and evaluated. E is a scalar, so the forward pass
+can add each tile's gradient to a running sum and drop the tile; the backward pass only scales this sum. Memory holds
+one tile, the vectors and their gradient. Potentials are functions of the squared distance s, whose clamps have a slope
+of exactly zero; d itself would have an infinite slope at zero.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ DENSE_SHARE, _LARGEST_LOG = 16, 60.0
 class FieldLoss(ProxyLoss):
     """A loss whose value is the energy of the batch's embeddings and all proxies; row c K + k is proxy k of class c.
 
-    A subclass gives the two potentials, of squared distances s (...), in ordinary operations.
+    A subclass defines both potentials, `attraction` and `repulsion`, as functions of squared distances s (...).
     """
 
     wants_groups = 2
@@ -174,7 +173,7 @@ def _tile(
     columns: slice,
     gradient: Tensor | None,  # (N, M), added to
 ) -> Tensor:
-    """Return the energy of the pairs rows x columns; a tile off the diagonal stands for its mirror image as well."""
+    """Return the energy of the pairs rows x columns; a tile off the diagonal counts twice, for its mirror image."""
     diagonal = rows == columns
     inner = vectors[rows] @ vectors[columns].T
     same = labels[rows, None] == labels[None, columns]

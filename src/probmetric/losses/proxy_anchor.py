@@ -8,8 +8,8 @@ With cosines s_ic between embedding i and proxy c, scale alpha and margin delta,
 P+ are the classes present in the batch.
 
     corrected      the first mean runs over the distinct classes of P+, as both papers print
-    as_published   it runs over the batch's samples, so a class with k samples counts k times: what the code released
-                   with the non-isotropic papers does. The same when all classes have equally many samples.
+    as_published   the first mean runs over the batch's samples, as in the code released with the non-isotropic papers:
+                   a class with k samples counts k times. Both agree if all classes have equally many samples.
 """
 
 from __future__ import annotations

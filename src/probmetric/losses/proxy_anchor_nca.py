@@ -1,10 +1,12 @@
 """ProxyNCA in the shape of ProxyAnchor (Roth et al. 2022, NIR eq. 6); their tables call it ProxyNCA.
 
-L = mean_i log(1 + exp(-alpha (s_{i,y_i} - delta))) + mean_i log(1 + sum_{c != y_i} exp(alpha (s_ic + delta)))
+With cosines s_ic between embedding i and proxy c, scale alpha and margin delta,
 
-corrected      eq. 6
-as_published   the released code multiplies the first exponential by n_i, the number of samples of class y_i in the
-batch (its mask sums over the batch)
+    L = mean_i log(1 + exp(-alpha (s_{i,y_i} - delta))) + mean_i log(1 + sum_{c != y_i} exp(alpha (s_ic + delta)))
+
+    corrected      eq. 6
+    as_published   the released code multiplies the first exponential by n_i, the number of samples of class y_i in the
+                   batch (its mask sums over the batch)
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     L = mean_i [ d_{i,y_i} / T + log sum_{c != y_i} exp(-d_ic / T) ],    d_ic = |x_i/|x_i| - p_c/|p_c| |^2
 
-The own proxy is left out of the sum, as in neighbourhood component analysis. `temperature` T = 1/9 equals the scale
-of 3 that released code puts on both unit vectors. `proxy_nca_pp` keeps the own proxy and is a proper cross-entropy.
+The own proxy is left out of the sum, as in neighbourhood component analysis. The default `temperature` T = 1/9 equals
+the factor of 3 on both unit vectors in released code. `proxy_nca_pp` keeps the own proxy and is a proper cross-entropy.
 """
 
 from __future__ import annotations

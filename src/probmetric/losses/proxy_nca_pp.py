@@ -1,10 +1,12 @@
 """ProxyNCA++ (Teh et al. 2020; NIR eq. 4): cross-entropy over proxy distances.
 
-L = mean_i -log [ exp(-d_{i,y_i} / T) / sum_c exp(-d_ic / T) ]
+With embeddings x_i, proxies p_c and T = `temperature`,
 
-corrected      d_ic = |x_i/|x_i| - p_c/|p_c| |^2, T = 1/9: Teh et al.'s definition
-as_published   d_ic = |x_i/|x_i| - p_c/|p_c| | / sqrt(T): the unsquared distance between vectors of norm 3 that the
-code released with the non-isotropic papers calls ProxyNCA++
+    L = mean_i -log [ exp(-d_{i,y_i} / T) / sum_c exp(-d_ic / T) ]
+
+    corrected      d_ic = |x_i/|x_i| - p_c/|p_c| |^2, T = 1/9: Teh et al.'s definition
+    as_published   d_ic = |x_i/|x_i| - p_c/|p_c| | / sqrt(T): the unsquared distance between vectors of norm 3 that the
+                   code released with the non-isotropic papers calls ProxyNCA++
 """
 
 from __future__ import annotations

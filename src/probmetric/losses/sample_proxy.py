@@ -2,27 +2,27 @@
 
     L = mean_i -log [ exp(-d(z_i, p_{y_i}) / t) / sum_c exp(-d(z_i, p_c) / t) ]
 
-(eqs. 1, 2, 6 print it without the minus.) An embedding z is a vMF with direction z / |z| and concentration
-kappa_z = embedding_scale |z|; a proxy has a direction (the row's, its norm only sets how fast it turns) and a
-concentration kappa_p. t and kappa_p are learned.
+(Eqs. 1, 2 and 6 print L without the minus.) An embedding z is a vMF with direction z / |z| and concentration
+kappa_z = embedding_scale |z|. A proxy has a concentration kappa_p and a direction, that of its row (the row's norm only
+sets how fast it turns). t and kappa_p are learned.
 
-    temperature        0 (default): `corrected` measures it once, at the warm start, so that the logits of an image
-                       have a standard deviation of `START_SPREAD` over the classes (1 until then); `as_published`
-                       takes the release's constant. Its constants belong to its own logits: under the exact
-                       normalisers t = 0.003 makes logits so far apart that nothing is learned (findings/losses.md).
+    temperature        0 (default): `corrected` measures t once, at the warm start, so that the logits of an image
+                       have a standard deviation of `START_SPREAD` over the classes (t is 1 until then). `as_published`
+                       takes the release's constant, which fits the release's logits only: with the exact normalisers
+                       t = 0.003 spreads the logits so far that the network learns nothing (docs/findings/losses.md).
     embedding_scale    the released code multiplies the embedding layer's weights at initialisation. 0 (default)
-                       measures the network once, at the warm start, and scales its mean norm to where A_M is
-                       `resultant`.
-    prior_strength     across-class prior on the concentrations, the extension the paper asks for: every log kappa is
-                       drawn around its mean over the classes, log kappa_c ~ N(mean, 1 / prior_strength), which adds
-                       prior_strength / 2 times the mean squared deviation to the loss. 0: none.
+                       measures the embeddings' mean norm once, at the warm start, and scales it to the concentration
+                       at which A_M is `resultant`.
+    prior_strength     across-class prior on the concentrations, the extension the paper asks for: log kappa_c is drawn
+                       around its mean over the classes, log kappa_c ~ N(mean, 1 / prior_strength). This adds
+                       prior_strength / 2 times the mean squared deviation to the loss. 0: no prior.
     corrected          log t and log kappa_p are the parameters; exact vMF normalisers
-    as_published       t and kappa_p themselves are (kappa_p cut off at 0.1); quadratic log C; see below
+    as_published       t and kappa_p are the parameters (kappa_p at least 0.1); quadratic log C; see below
 
-The learning rates of t and kappa_p are relative steps: for the raw parameters they are multiplied by the initial value.
-0 (default) stands for 0.01, `as_published` for the released scripts' absolute rates: of kappa_p 0.5 (`el_nivmf`: 0.2).
+The learning rates of t and kappa_p are relative steps; `as_published` multiplies them by the initial values. A rate of
+0 (default) means 0.01; with `as_published`, the released scripts' absolute rate (kappa_p: 0.5, `el_nivmf`: 0.2).
 
-The analytic distances; with nu = kappa mu, an image zeta = vMF(nu_z) and a proxy rho:
+The analytic distances, with nu = kappa mu, the image's distribution zeta = vMF(nu_z) and the proxy's rho:
 
     distance   paper      d(z, p)                                                          proxy
     "cos"      d_Cos      -cos(mu_z, mu_p)                                                 a direction
@@ -32,9 +32,9 @@ The analytic distances; with nu = kappa mu, an image zeta = vMF(nu_z) and a prox
     "el_vmf"   d_EL-vMF   -log integral rho zeta                                           vMF
     "kl_vmf"   d_KL-vMF   KL(zeta | rho) = log C(kz) - log C(kp) + A_M(kz) (kz - kp cos)   vMF
 
-(d_EL-nivMF has no closed form: loss `el_nivmf`.) A `concentration` of 0 stands for the value of the paper's comparison
-(figure 5), for a `corrected` "l2" for the images' own mean concentration at the start: the paper's 200 was tuned for
-other norms. `normalizer` is the factor D of "nivmf".
+(d_EL-nivMF has no closed form, see loss `el_nivmf`.) `concentration` = 0 means the value in the paper's comparison
+(figure 5). For a `corrected` "l2" it means the images' mean concentration at the start, because the paper's 200 was
+tuned for other norms. `normalizer` is the factor D of "nivmf".
 
     corrected      exact log C_M; "kl_vmf" keeps A_M(kz), which eq. 39 drops; "nivmf" has its exact normaliser
     as_published   quadratic log C, under which "b_vmf" is a scaled "l2" and "el_vmf" a scaled dot product; "kl_vmf"
@@ -68,7 +68,7 @@ STEP = 0.01  # of log t and of log kappa_p
 _MEASURED = 1024
 
 LearningRateOrZero = Annotated[float, Range(low=0, high=1e4)]
-"""A learning rate; 0 takes that of the released scripts."""
+"""A learning rate; 0 means the default that the module's docstring names."""
 
 
 class Released(NamedTuple):
@@ -128,7 +128,7 @@ class SampleProxyLoss(Loss):
 
         Args:
             concentration: start value of every kappa_p.
-            released: the released scripts' start values, which stand for a temperature and a rate that are 0.
+            released: the released scripts' start values, which replace a temperature or a rate of 0.
             per_dimension: whether a proxy has a concentration per dimension, (C, M), or one, (C,).
         """
         temperature = self.first_temperature or released.temperature
@@ -212,7 +212,7 @@ class SampleProxyLoss(Loss):
             self.temperature.add_((spread / START_SPREAD).log())
 
     def optimizer_groups(self) -> list[dict[str, Any]]:
-        """Return directions, concentrations and temperature, each with its own absolute learning rate, none decayed."""
+        """Return directions, concentrations and temperature, each at its own absolute learning rate, undecayed."""
         return [{"params": [getattr(self, name)], "lr": rate, "weight_decay": 0.0} for name, rate in self.rates.items()]
 
     def diagnostics(self) -> dict[str, float]:
@@ -228,7 +228,7 @@ def start_concentration(resultant: float, dim: int) -> float:
 
 
 def some_rows(count: int, *columns: Tensor) -> tuple[Tensor, ...]:
-    """Return at most `count` rows of tensors (N, ...), the same of each: random ones, always the same."""
+    """Return at most `count` random rows of tensors (N, ...): the same rows of each tensor, in every call."""
     order = torch.randperm(len(columns[0]), generator=torch.Generator().manual_seed(0))[:count]
     return tuple(column[order.to(column.device)] for column in columns)
 

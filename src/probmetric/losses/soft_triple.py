@@ -6,8 +6,8 @@ With x and centres w_ck of unit norm,
     L    = mean_i -log softmax_c(lambda (S_ic - delta [c = y_i]))[y_i]
          + tau / (C K (K - 1)) sum_c sum_{s < t} sqrt(2 + 1e-5 - 2 w_cs . w_ct)
 
-The defaults are the original paper's; the non-isotropy paper uses K = 10 (CUB, CARS) and K = 2 (SOP). The code released
-with it normalises the wrong axis and multiplies by gamma, so nothing published rests on it and it is not offered.
+with lambda = `scale` and delta = `margin`. The defaults are the original paper's; the non-isotropy paper uses K = 10
+(CUB, CARS) and K = 2 (SOP). Its released code normalises the wrong axis and multiplies by gamma; it is not offered.
 
 Classes are the last dimension of the (B, K, C) cosines, so that the softmax over a handful of centres runs along
 contiguous memory.

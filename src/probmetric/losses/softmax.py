@@ -2,8 +2,8 @@
 
     L = mean_i -log softmax_c(z_i . w_c)[y_i]
 
-The embedding is not normalised: its norm sharpens the prediction, which is why it can serve as a confidence. The
-classifier starts like `nn.Linear`, has no bias and is not decayed.
+The embedding is not normalised. Its norm sharpens the prediction, so the norm can serve as a confidence. The classifier
+starts like `nn.Linear` and has neither bias nor weight decay.
 """
 
 from __future__ import annotations

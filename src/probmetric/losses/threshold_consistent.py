@@ -1,14 +1,15 @@
 """TCM, the threshold-consistent margin (Zhang et al. 2024, "Threshold-Consistent Margin Loss for Open-World Deep Metric
 Learning", section 4), on top of another loss.
 
-With S+ and S- the cosines s of the batch's pairs of one class and of two,
+With S+ the cosines s of the batch's pairs of one class and S- those of its pairs of two classes,
 
     L = L_base + lambda+ mean{m+ - s : s in S+, s <= m+} + lambda- mean{s - m- : s in S-, s >= m-}
 
-an empty mean being zero. Only hard pairs move: those of one class below m+, those of two classes above m-. One
-threshold between the two margins then parts the pairs of every class alike, where the base loss leaves each its own.
+with m+ = `positive_margin` and lambda+ = `positive_weight`. An empty mean is zero. Only hard pairs move: pairs of one
+class below m+, and pairs of two classes above m-. One threshold between the margins can then separate the pairs of all
+classes; under the base loss each class needs its own.
 
-`base_scale` and `base_margin` are options of the base loss; None leaves it its own.
+`base_scale` and `base_margin` are options of the base loss; None keeps its default.
 """
 
 from __future__ import annotations
@@ -70,6 +71,6 @@ class ThresholdConsistent(WrappingLoss):
 
 
 def _mean_of(excess: Tensor, pairs: Tensor) -> Tensor:
-    """Return the mean of `excess` (B, B) over those of the `pairs` (B, B) where it is not negative; 0 without any."""
+    """Return the mean of `excess` (B, B) over the `pairs` (B, B) where it is not negative; 0 if there are none."""
     hard = pairs & (excess.detach() >= 0)
     return (excess * hard).sum() / hard.sum().clamp_min(1)

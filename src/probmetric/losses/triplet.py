@@ -2,8 +2,8 @@
 
     L = mean_{(a, p)} max(0, d_ap - d_an + margin),     d_ij = |u_i - u_j|^2 between unit vectors
 
-over all positive pairs (a, p), n being the nearest negative of a that is farther than p, or a's farthest negative
-where none is. Negatives come from one sort of each anchor's distances, not from a list of all triplets.
+over all positive pairs (a, p). n is the nearest negative of a that is farther than p, or a's farthest negative if no
+negative is farther than p. One sort of each anchor's distances finds the negatives, without a list of all triplets.
 """
 
 from __future__ import annotations

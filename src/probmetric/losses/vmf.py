@@ -4,19 +4,19 @@ An image is z ~ vMF(z~ / |z~|, |z~|) with z~ = alpha f(x), class j is w_j ~ vMF(
 
     L = mean_i { mean_s log sum_j C(kappa_j) / C(|w~_j + beta z_s|) - beta A(kappa_z) A(kappa_y) mu_z^T mu_y }
 
-with s over `samples` draws of z: the expectation over the classes is taken inside the logarithm, an upper bound of
-eq. 7. |w~_j + beta z|^2 = kappa_j^2 + beta^2 + 2 beta z^T w~_j makes it one matrix product. At test time
+with s over `samples` draws of z. The expectation over the classes is taken inside the logarithm, which gives an upper
+bound of eq. 7. With |w~_j + beta z|^2 = kappa_j^2 + beta^2 + 2 beta z^T w~_j it needs one matrix product. At test time
 
     p(y | x) = mean_s softmax_j(beta z_s^T w_j^s)
 
-with fresh draws of both. Initialisation: weights are normal with E|w~_j| = kappa*, and alpha brings the network's
-mean |f(x)| to kappa*, where A_M(kappa*) = `resultant` (lambda: 0.4, for retrieval 0.7). alpha is a buffer, saved with
-the loss.
+with fresh draws of z and w. Initialisation: A_M(kappa*) = `resultant` (lambda: 0.4, for retrieval 0.7) gives kappa*.
+Weights are normal with E|w~_j| = kappa*, and alpha brings the network's mean |f(x)| to kappa*. alpha is a buffer, saved
+with the loss.
 
 Class weights are as long as their concentrations, tens to hundreds of times those of a linear classifier. Adam's steps
-do not grow with them: at the base rate they hardly move within a short run. `weight_lr_multiplier` 0 (default) takes
-the ratio of both standard deviations, so that a step of Adam turns a class as far as it turns a linear classifier's;
-`as_published` takes 1, and so do the paper's settings, whose optimiser is SGD.
+do not grow with this length, so at the base rate the weights hardly turn within a short run. `weight_lr_multiplier` 0
+(default) takes the ratio of both standard deviations: a step of Adam then turns a class weight as far as a linear
+classifier's. For `as_published`, 0 means 1; the paper's settings, which train with SGD, use 1 too.
 
     corrected      exact log C_M and A_M, the right sampler, kappa* from A_M exactly, alpha from mean norms
     as_published   the mean of two bounds for both, the released sampler, kappa* = lambda (M - 1) / (1 - lambda^2) and

@@ -1,6 +1,6 @@
 """Encoders: images -> raw, un-normalised embeddings. Importing this package needs no PyTorch.
 
-`from probmetric.models import Encoder, register` is what a backbone needs.
+To write a backbone, use `from probmetric.models import Encoder, register`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def create_encoder(
 
     Args:
         backbone: one of `list_backbones()`.
-        dim: M, size of the embedding; "features": as many as the features before the head.
+        dim: M, size of the embedding; "features": the number of features before the head.
         in_channels: channels of the images.
         image_size: height and width of the images.
         pretrained: a weight file (.safetensors, or a .pth state dict), a run's `model.safetensors`, or True for
@@ -85,7 +85,7 @@ def create_encoder(
 def input_statistics(backbone: str, **options: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
     """Return the mean and standard deviation per channel that `backbone` wants images normalised by, or None.
 
-    The weights a backbone was trained with decide that: timm's `resnet50.tv_in1k` expects ImageNet's, its
+    Both depend on how its weights were trained: timm's `resnet50.tv_in1k` expects ImageNet's mean and deviation,
     `vit_small_patch16_224.augreg_in21k` 0.5 and 0.5.
     """
     component: Any = REGISTRY.get(backbone)

@@ -1,4 +1,4 @@
-"""What every encoder is: features, a linear head, and the policies training applies to them."""
+"""Base class of the encoders: features, a linear head, and how training freezes and groups their parameters."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ WRAPPERS = ("module.", "_orig_mod.", "model.")
 class Encoder(nn.Module):
     """Images -> raw embeddings: `encoder(x) == encoder.head(encoder.features(x))`.
 
-    A subclass defines `features` and sets `head`, the final `nn.Linear(D, M)`; `head` is None where the encoder
-    has no parameters, and the features are then the embedding.
+    A subclass defines `features` and sets `head`, the final `nn.Linear(D, M)`. Without a head, `head` is None and the
+    features are the embedding.
 
     Attributes:
         has_head: whether there is a `head`; a mapping if that depends on options (`{"head": "linear"}`).
-        wants_statistics_of: the `normalisation` of a view that it converts from; "": it converts nothing.
+        wants_statistics_of: the view's `normalisation` that the encoder converts from; "": it converts nothing.
         dim: M, size of the embedding.
         num_features: D, size of the features.
         pretrained_digest: SHA-256 of the weight file the encoder started from, or None.
@@ -49,7 +49,7 @@ class Encoder(nn.Module):
 
     @classmethod
     def input_statistics(cls, **options: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-        """Return mean and standard deviation per channel that its images are normalised by; None leaves that open."""
+        """Return the mean and standard deviation per channel that its images need, or None if any will do."""
         return None
 
     def _attach_head(self, num_features: int, dim: int) -> nn.Linear:
@@ -84,7 +84,7 @@ class Encoder(nn.Module):
         return self
 
     def hold_still(self) -> None:
-        """Keep the parts of which no parameter wants a gradient now (`requires_grad`) in evaluation mode."""
+        """Keep every part in evaluation mode whose parameters all have `requires_grad` false now."""
         wanting = {
             name: [parameter.requires_grad for parameter in part.parameters()] for name, part in self.named_modules()
         }
@@ -95,7 +95,7 @@ class Encoder(nn.Module):
         """Stop training all parameters but the head's, or those that are defined before the part `before`.
 
         Args:
-            before: name of a part as `named_modules` gives it, the beginning left out: `blocks.5`.
+            before: end of a part's name in `named_modules`, such as `blocks.5`.
 
         Raises:
             UnknownNameError: the network has no such part.
@@ -106,7 +106,7 @@ class Encoder(nn.Module):
         self.hold_still()
 
     def trunk_names(self, before: str | None = None) -> set[str]:
-        """Return the names in `state_dict` of all but the head, or of what is defined before the part `before`.
+        """Return the `state_dict` names of all parts but the head, or of the parts defined before `before`.
 
         Raises:
             UnknownNameError: the network has no such part.
@@ -126,7 +126,7 @@ class Encoder(nn.Module):
         return self
 
     def set_batch_norm(self, policy: Literal["train", "frozen"]) -> None:
-        """Normalise, if `frozen`, by the stored statistics and never update them; scale and shift still train."""
+        """Set the batch normalisation: `frozen` uses stored statistics without updates; scale and shift still train."""
         self._frozen_batch_norm = policy == "frozen"
         self.train(self.training)
 
@@ -136,14 +136,14 @@ class Encoder(nn.Module):
         return [{"params": parameters}] if parameters else []
 
     def pretrained_parameters(self) -> Iterator[nn.Parameter]:
-        """Return parameters that came from a weight file, or change one that did; a warm-up leaves these alone."""
+        """Return parameters that came from a weight file, or low-rank changes of these; a warm-up freezes them."""
         plain = ((re.sub(r"parametrizations\.(\w+)\..*", r"\1", name), each) for name, each in self.named_parameters())
         return (parameter for name, parameter in plain if name in self._loaded_names)
 
     def load_pretrained(self, source: str | Path | bool) -> None:
         """Start from a weight file of this backbone, for instance another run's `model.safetensors`.
 
-        The head is taken over only where its shape is the same.
+        The head is loaded only if its shape is the same.
 
         Raises:
             FileError: `source` is missing, damaged or of another architecture.
@@ -208,6 +208,6 @@ def read_state(path: str | Path | bool) -> dict[str, Tensor]:
 
 
 def _bare(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors without what wrappers put before all names, such as `module.` of DistributedDataParallel."""
+    """Return the tensors without a prefix that a wrapper put before all names, such as `module.`."""
     prefix = next((each for each in WRAPPERS if all(name.startswith(each) for name in state)), "")
     return _bare({name.removeprefix(prefix): value for name, value in state.items()}) if prefix and state else state

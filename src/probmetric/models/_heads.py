@@ -1,7 +1,7 @@
 """Pooling of a feature map (B, D, H, W) to features (B, D).
 
-Generalised mean (GeM), Radenovic et al. 2018: f_d = (mean_{h,w} max(x_dhw, eps)^p)^(1/p); p = 1 is the average,
-p -> infinity the maximum. p is learnt, from 3. "average_max" is the double pooling of papers 001 and 004:
+Generalised mean (GeM), Radenovic et al. 2018: f_d = (mean_{h,w} max(x_dhw, eps)^p)^(1/p). p = 1 is the average,
+p -> infinity the maximum; p is learnt and starts at 3. "average_max" is the double pooling of papers 001 and 004:
 global average plus global maximum.
 """
 

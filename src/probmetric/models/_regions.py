@@ -1,13 +1,13 @@
-"""Why two images match: which regions of one make its cosine with the other.
+"""Why two images match: the regions of one image that make its cosine with the other.
 
 The raw embedding z(a) of an image comes from a feature map f (C, H, W) of the encoder. With u(b) the unit embedding of
 the other image, the share of position p is
 
     r_p = sum_c f_cp d(z(a) . u(b)) / d f_cp / |z(a)|
 
-Where z is a mean over positions, with or without a linear head, z is linear in f: the shares and the part of the
-head's bias are the cosine, exactly. For other poolings and transformers it is gradient times activation, whose sum is
-not the cosine: `rest` says how far from it. `draw_match` shows them.
+If z is a mean over positions, with or without a linear head, z is linear in f. The shares and the part of the head's
+bias then sum to the cosine exactly. For other poolings and for transformers a share is gradient times activation, and
+the sum differs from the cosine by `rest`. `draw_match` draws the shares.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ GAP, DIMMED = 8, 0.25
 
 
 class Regions(NamedTuple):
-    """What makes a cosine: `shares` (B, H, W) of the positions, and the `rest` (B,) that belongs to none."""
+    """The parts of a cosine: `shares` (B, H, W) of the positions, and the `rest` (B,) without a position."""
 
     shares: Tensor
     rest: Tensor
 
 
 def cosine_regions(encoder: nn.Module, images: Tensor, others: Tensor) -> Regions | None:
-    """Return what regions of `images` (B, C, S, S) make their cosines with the unit embeddings `others` (B, M).
+    """Return how regions of `images` (B, C, S, S) make their cosines with the unit embeddings `others` (B, M).
 
     Returns:
-        The shares, on the grid of the last feature map that they come from; None for an encoder without one.
+        The shares, on the grid of the last feature map with a share; None for an encoder without feature maps.
     """
     maps: list[Tensor] = []
 
@@ -64,7 +64,7 @@ def cosine_regions(encoder: nn.Module, images: Tensor, others: Tensor) -> Region
 
 
 def _shares(products: Tensor) -> Tensor:
-    """Return the sum over channels (B, H, W) of a map, or of tokens without that of a class, which comes first."""
+    """Return the sum over channels (B, H, W) of a map, or of tokens; a class token, which comes first, is left out."""
     if products.ndim == 4:
         return products.detach().sum(dim=1)
     side = _side(products)
@@ -72,9 +72,9 @@ def _shares(products: Tensor) -> Tensor:
 
 
 def _side(output: Tensor) -> int:
-    """Return the side of a map (B, C, H, W), or of the grid that tokens (B, N, C) are, with or without one of a class.
+    """Return the side of a map (B, C, H, W), or of the grid of tokens (B, N, C), with or without a class token.
 
-    0 for what is neither, and for a map of a single position.
+    It is 0 for other outputs, and for a map of a single position.
     """
     if output.ndim == 4:
         return output.shape[2] if min(output.shape[2:]) > 1 else 0
@@ -85,9 +85,9 @@ def _side(output: Tensor) -> int:
 
 
 def draw_match(encoder: nn.Module, pair: Tensor, side: int) -> Image.Image | None:
-    """Draw two images, network inputs (2, C, S, S), beside one another, bright where they make their cosine.
+    """Draw two images, network inputs (2, C, S, S), side by side, bright where they make their cosine.
 
-    The region that counts most keeps its colours, one that counts nothing or against the match is dimmed.
+    The region with the largest share keeps its colours; regions with a share of zero or below are dimmed.
 
     Returns:
         A picture of height `side`; None for an encoder without feature maps.

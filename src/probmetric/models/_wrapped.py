@@ -1,4 +1,4 @@
-"""A network of one's own as an encoder."""
+"""Use your own network as an encoder."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from probmetric.models._base import Encoder
 
 
 class WrappedNetwork(Encoder):
-    """A module (B, ...) -> (B, D) as an encoder; its parameters count as pretrained where a head is added.
+    """A module (B, ...) -> (B, D) as an encoder; if a head is added, the module's parameters count as pretrained.
 
-    Without an added head the last `nn.Linear` of an `nn.Sequential` is the head; other networks show none.
+    Without an added head, the last `nn.Linear` of an `nn.Sequential` is the head; other networks have none.
     """
 
     def __init__(self, network: nn.Module, width: int, dim: int | Literal["features"] | None = None) -> None:
-        """Wrap `network`, which gives D = `width` numbers; `dim` is M of the head to add, None adds none."""
+        """Wrap `network`, which returns D = `width` numbers per image; `dim` is M of a head to add, None adds none."""
         super().__init__()
         last = network[-1] if isinstance(network, nn.Sequential) and len(network) > 1 else None
         if dim is not None:
@@ -38,7 +38,7 @@ class WrappedNetwork(Encoder):
 
 
 class HeadOnly(Encoder):
-    """The head of an encoder, which it shares; the input are the encoder's features (B, D)."""
+    """The head of an encoder as an encoder of its own; it reads features (B, D) and shares the head's weights."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class HeadOnly(Encoder):
 
 
 def input_of(encoder: Encoder, part: str, images: Tensor) -> tuple[Tensor, list[str]]:
-    """Return what reaches the first part called `part`, and the outermost modules that are done by then.
+    """Return the input of the first part called `part`, and the outermost modules that have finished before it.
 
     Args:
         encoder: the encoder.
@@ -79,7 +79,7 @@ def input_of(encoder: Encoder, part: str, images: Tensor) -> tuple[Tensor, list[
 
 
 def rest_of(encoder: Encoder, part: str, shape: tuple[int, int]) -> Encoder | None:
-    """Return the encoder from `part` on, which takes that part's input; it shares all weights.
+    """Return the encoder from `part` on. It reads that part's input and shares all weights.
 
     Args:
         encoder: the encoder, in evaluation mode.
@@ -87,7 +87,7 @@ def rest_of(encoder: Encoder, part: str, shape: tuple[int, int]) -> Encoder | No
         shape: channels and side of an image.
 
     Returns:
-        None where what comes before is no chain of modules, or drops at random.
+        None if the modules before `part` are no chain, or drop at random.
     """
     channels, side = shape
     weight = next(encoder.parameters())
@@ -109,11 +109,11 @@ def rest_of(encoder: Encoder, part: str, shape: tuple[int, int]) -> Encoder | No
 
 
 def drops(module: nn.Module) -> bool:
-    """Say whether the module drops units or paths at random in training mode."""
+    """Return whether the module drops units or paths at random in training mode."""
     rate = getattr(module, "drop_prob", getattr(module, "p", 0.0)) if "Drop" in type(module).__name__ else 0.0
     return bool(rate)
 
 
 def wrapped(network: nn.Module, width: int, dim: int | Literal["features"] | None = None) -> Encoder:
-    """Return an encoder of `network`, see `WrappedNetwork`; one that is an encoder already stays as it is."""
+    """Return `network` as an encoder, see `WrappedNetwork`; an encoder is returned as it is."""
     return network if isinstance(network, Encoder) else WrappedNetwork(network, width, dim)

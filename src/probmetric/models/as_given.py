@@ -13,7 +13,7 @@ from probmetric.registry import Flag
 
 @register("pixels")
 class Pixels(Encoder):
-    """Flattened pixels, the floor any trained encoder has to beat; M is C*H*W whatever `dim` asks for."""
+    """Flattened pixels, a floor that every trained encoder must beat; M is C*H*W, `dim` is ignored."""
 
     has_head = False
 
@@ -28,9 +28,9 @@ class Pixels(Encoder):
 
 @register("vectors")
 class Vectors(Encoder):
-    """The first numbers of its input are the features, for datasets of `source: embeddings`.
+    """Features are the first D numbers of the input, for datasets of `source: embeddings`.
 
-    Without head the features are the embedding.
+    Without a head the features are the embedding.
     """
 
     has_head: ClassVar[Flag] = {"head": "linear"}

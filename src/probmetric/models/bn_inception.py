@@ -1,13 +1,13 @@
 """BN-Inception ("IBN" in the papers' tables): Inception with batch normalisation, Ioffe and Szegedy 2015.
 
 Layer sizes, names and biases are those of the Caffe model whose converted ImageNet weights all papers use
-(`bn_inception-52deb4733.pth`); timm has no such network. `pretrained: true` takes that file from torch's checkpoint
-folder, a path any copy of it.
+(`bn_inception-52deb4733.pth`); timm has no such network. `pretrained: true` loads this file from torch's checkpoint
+folder; a path loads a copy of it from elsewhere.
 
-The weights expect BGR values from 0 to 255 less (104, 117, 128); colour images arrive with ImageNet statistics, as for
-every other backbone, and are converted here. Double pooling (`pool: average_max`) is that of papers 001 and 004.
+The weights expect BGR values from 0 to 255 less (104, 117, 128). Colour images arrive with ImageNet statistics, as for
+every other backbone, and are converted here.
 
-Inception block, all branches concatenated (n = number of channels, -> = convolution, normalisation, ReLU):
+Inception block, four branches concatenated (-> n: convolution to n channels, normalisation, ReLU):
 
     1x1 -> a        1x1 -> b, 3x3 -> c        1x1 -> d, 3x3 -> e, 3x3 -> e        pool 3x3, 1x1 -> p
     a = 0: the block halves the resolution; its two 3x3 branches end with stride 2, its pool passes all channels on
@@ -47,7 +47,7 @@ BLOCKS: dict[str, tuple[int, int, int, int, int, int, str]] = {
 
 
 class Trunk(nn.Module):
-    """The convolutional part; its layers carry the names of the published weights."""
+    """The convolutional part; its layers have the names of the published weights."""
 
     def __init__(self, in_channels: int) -> None:
         super().__init__()

@@ -2,8 +2,8 @@
 
     [conv 3x3 stride 2 - BN - ReLU] x 3, channels w, 2w, 4w - flatten (16 * 4w at 32x32) - linear (-> M)
 
-Every layer halves the resolution before the channels grow, so that no layer works at full resolution. Flattening keeps
-where a stroke is, which characters need: global average pooling instead leaves recall@1 on unseen glyph classes
+Every layer halves the resolution before the channels grow, so no layer works at full resolution. Flattening keeps the
+position of a stroke, which tells characters apart; with global average pooling, recall@1 on unseen glyph classes is
 below that of raw pixels.
 """
 

@@ -1,8 +1,8 @@
-"""ResNet-50 for 32x32 images, as in the CIFAR experiments of paper 002 (vMF loss): that of He et al. 2016 with a stem
-of one 3x3 convolution of stride 1, the max-pool after it kept.
+"""ResNet-50 for 32x32 images, as in the CIFAR experiments of paper 002 (vMF loss): the network of He et al. 2016 with
+a stem of one 3x3 convolution of stride 1. The max-pool after the stem stays.
 
-Weights start from Kaiming's normal distribution (fan out), the scale of the last normalisation of each block from zero.
-The head's bias starts from zero.
+Weights start from Kaiming's normal distribution (fan out). The scale of each block's last normalisation and the head's
+bias start from zero.
 """
 
 from __future__ import annotations

@@ -7,11 +7,10 @@
     lam_cifar     paper 003 (LAM), CIFAR-10: conv 3x3 (C -> 32) - ReLU - max-pool 2 - conv 3x3 (32 -> 64) - ReLU
                   - max-pool 2 - conv 3x3 (64 -> 64) - ReLU - flatten (1024 at 32x32)
 
-Weights of `lenet_vmf` start from Xavier's uniform distribution, biases from zero; the classifier that follows in the
-authors' code belongs to the loss here. LAM's layer sizes follow the released code (the paper's text garbles them); its
-nets end in an L2 normalisation, which is left to the loss, so that every loss and uncertainty can use them. Their
-`dropout` is the rate of channel dropout after each block (MC-dropout baseline: the released configurations use 0.05,
-the text says 0.2).
+Weights of `lenet_vmf` start from Xavier's uniform distribution, biases from zero. The classifier that follows in the
+authors' code belongs to the loss here. LAM's layer sizes follow the released code, not the text. Its nets end in an L2
+normalisation; here the loss normalises, so that every loss and uncertainty can use them. Their `dropout` is the rate of
+channel dropout after each block (MC-dropout baseline: the released configurations use 0.05, the text says 0.2).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from probmetric.registry import Share
 
 
 class Layers(Encoder):
-    """Encoder whose features are what the last of its `layers` returns."""
+    """Encoder whose features are the output of its `layers`."""
 
     layers: nn.Sequential
 

@@ -1,12 +1,13 @@
 """Any backbone of the timm library by its tag, with a local weight file or timm's own weights.
 
-A tag such as `resnet50.tv_in1k` names architecture and weight set; a bare architecture name is not reproducible once
-weights are loaded, so the digest of the weight file is recorded with the run. The classifier is replaced by a
-linear head (-> M). Convolutional nets can be pooled by average, max, average_max (papers 001 and 004) or GeM
-(paper 003: exponent without weight decay, at 10 times the learning rate); "default" keeps the architecture's own
-pooling, the only choice for transformers. `head_scale` multiplies the head's initial weight, not its bias: paper
-000 sets the starting concentration |z| of its ResNet-50 encoders that way. `head: none` leaves the features as they
-are; M is then their number, whatever `dim` says.
+A tag such as `resnet50.tv_in1k` names architecture and weight set. An architecture alone does not fix the weights, so a
+run records the digest of its weight file. A linear head (-> M) replaces the classifier.
+
+`pool`: convolutional nets can be pooled by average, max, average_max (papers 001 and 004) or GeM (paper 003: exponent
+without weight decay, at 10 times the learning rate). "default" keeps the architecture's own pooling, the only choice
+for transformers. `head_scale` multiplies the head's initial weight, not its bias; paper 000 sets the starting
+concentration |z| of its ResNet-50 encoders this way. `head: none` makes the features the embedding; M is then their
+number, and `dim` is ignored.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Timm(Encoder):
     def input_statistics(
         cls, *, tag: str = "resnet50.tv_in1k", **options: Any
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Return what timm's weights of `tag` were trained with."""
+        """Return the mean and standard deviation per channel that timm's weights of `tag` were trained with."""
         published = _library(tag).get_pretrained_cfg(tag)
         return tuple(published.mean), tuple(published.std)
 
@@ -97,8 +98,8 @@ class Timm(Encoder):
     def load_pretrained(self, source: str | Path | bool) -> None:
         """Load published weights (True), a weight file of the architecture, or a run's `model.safetensors`.
 
-        timm fits the weights to this model: it leaves out the classifier, resamples positions trained at another image
-        size and adapts the first layer to other numbers of channels.
+        timm fits the weights to this model: it leaves out the classifier, resamples position embeddings that were
+        trained at another image size, and adapts the first layer to the number of channels.
 
         Raises:
             FileError: no network and nothing cached, or the file is missing, damaged or of another architecture.
@@ -132,7 +133,7 @@ class Timm(Encoder):
 
 
 def _create(tag: str, in_channels: int, image_size: int, **weights: Any) -> Any:
-    """Return the timm model `tag` without classifier; fixed-size architectures are told `image_size`."""
+    """Return the timm model `tag` without classifier; an architecture of fixed size is made for `image_size`."""
     timm = _library(tag)
     options: dict[str, Any] = {"pretrained": False, "num_classes": 0, "in_chans": in_channels, **weights}
     try:
@@ -154,7 +155,7 @@ def _create(tag: str, in_channels: int, image_size: int, **weights: Any) -> Any:
 
 
 def _library(tag: str) -> Any:
-    """Return the timm package, if it knows the model `tag`."""
+    """Return the timm package, or raise an error if it has no model `tag`."""
     try:
         import timm
     except ImportError as error:

@@ -1,7 +1,7 @@
-"""The answer a report opens with: which method to take on a dataset, how it compares, and what of that is certain.
+"""The answer at the top of a report: which method to take on a dataset, how it compares, and how certain this is.
 
-Above it stand sentences: how many of 100 questions are answered, up to the doubt that a certificate names, how many of
-them wrongly (means over the seeds that hold one of the same risk), and whether training paid.
+Sentences above the answer say how many of 100 questions are answered, up to the doubt that a certificate names, how
+many of these answers are wrong (means over the seeds with a certificate of the same risk), and whether training paid.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from probmetric.trust.certificates import Certificate
 
 @dataclass(frozen=True)
 class Promise:
-    """What the certificates of a method's seeds promise, of 100 questions.
+    """The promise of the certificates of a method's seeds, for 100 questions.
 
     Attributes:
-        answered: how many are answered; 0 where nothing can be certified.
+        answered: how many are answered; 0 if no threshold can be certified.
         wrong: how many of these answers are wrong.
         risk: largest share of wrong answers among those given.
         confidence: chance that this holds.
@@ -55,9 +55,10 @@ class Promise:
 
     @classmethod
     def of(cls, runs: Sequence[RunFolder]) -> Promise | None:
-        """Return the mean over the runs that hold a certificate of their own embeddings; None without one.
+        """Return the mean over the runs that hold a certificate of their own embeddings, or None without one.
 
-        Certificates of different promises have no mean: what most runs promise counts, of as many the larger risk.
+        Only certificates of the same promise have a mean: the promise of most runs counts, and of equals the one with
+        the larger risk.
         """
         made = [certificate for run in runs if (certificate := certificate_of(run))]
         if not made:
@@ -76,7 +77,7 @@ class Promise:
 
 
 def certificate_of(run: RunFolder) -> Certificate | None:
-    """Return a run's certificate; None without one, or where it is of embeddings that are no more."""
+    """Return a run's certificate, or None if it has none or only one of earlier embeddings."""
     if not present(run.certificate_file):
         return None
     certificate = Certificate.load(run.certificate_file)
@@ -125,8 +126,8 @@ NAMED = 4
 class Answer:
     """Which method is best on one dataset, in sentences.
 
-    `mean` is its first metric, `value` the same in words. `floor` says that it learns nothing, and nor does the best on
-    the test images. `chosen_by` is what of the validation images chose it, empty where the test images did.
+    `mean` is its first metric, `value` the same in words. `floor`: neither this method nor the best on the test images
+    learns. `chosen_by` names the validation units that chose the method; empty if test images chose it.
     """
 
     data: str
@@ -147,7 +148,7 @@ def answers(table: pd.DataFrame, recommended: Mapping[str, Candidate] | None = N
 
     Args:
         table: an experiment's table (`tables.result_table`).
-        recommended: dataset -> the method that its validation images recommend; elsewhere test images decide.
+        recommended: dataset -> the method that its validation images recommend; without one, test images decide.
     """
     chosen = recommended or {}
     grouped = ((title, [cells[0] for cells in methods]) for title, methods in groups(table))
@@ -196,7 +197,7 @@ def _behind(cell: Any) -> str:
 
 
 def is_floor(variant: str) -> bool:
-    """Whether a method learns nothing and is run as a floor for those that do."""
+    """Return whether a method learns nothing and is run only as a floor for the others."""
     return variant.partition("+")[0] in FLOOR_METHODS
 
 
@@ -228,9 +229,9 @@ class Headline:
 
     Attributes:
         lead: how many questions the best method answers, and the frozen features.
-        promise: what holds for new questions.
+        promise: the promise for new questions.
         step: whether training paid.
-        best: what the certificates of the best method promise; None without one.
+        best: the promise of the best method's certificates; None without one.
     """
 
     lead: str
@@ -254,7 +255,7 @@ def headlines(context: ReportContext, answers: Sequence[Answer]) -> dict[str, He
 
 
 def in_numbers(metric: str, answers: Sequence[Answer], told: Mapping[str, Headline]) -> dict[str, dict[str, Any]]:
-    """Return dataset -> what `headline.json` says: the method named, its first metric, what is answered and wrong."""
+    """Return dataset -> content of `headline.json`: the method, its first metric, the shares answered and wrong."""
     numbers: dict[str, dict[str, Any]] = {}
     for answer in (each for each in answers if each.method):
         numbers[answer.data] = {"method": answer.method, metric.split("/")[-1]: answer.mean}
@@ -287,7 +288,7 @@ def _held(promise: Promise | None) -> str:
 
 
 def _step(context: ReportContext, answer: Answer, baseline: str | None) -> str:
-    """Say whether the named method paid, by how much over the frozen features on the test images."""
+    """Say whether the named method paid, and how much it gains over the frozen features on the test images."""
     measured = {each.variant: each for each in context.series(answer.data, context.metrics[0])}
     if baseline not in measured or len(measured) < 2:
         return ""
@@ -314,8 +315,8 @@ class Gain(NamedTuple):
 
     Attributes:
         difference: the mean difference.
-        half_width: None where neither seeds nor test classes give one.
-        once: there is one seed, so the interval holds for that training.
+        half_width: half of the interval; None if neither seeds nor test classes give one.
+        once: whether there is only one seed; the interval then holds for that training.
     """
 
     difference: float
@@ -324,11 +325,10 @@ class Gain(NamedTuple):
 
 
 def gain_over(method: Sample, frozen: Sample, *, by_split: bool = False) -> Gain | None:
-    """Return what a method gains over frozen features; None where `by_split` values share no split of the classes.
+    """Return the gain of a method over frozen features; None if `by_split` values share no split of the classes.
 
-    Frozen features are the same whatever the seed, so one seed of them stands for those that were not run; they differ
-    from split to split. Seeds (or splits) of the method and test classes (images, where these are of training classes)
-    are samples.
+    Frozen features are the same for every seed, so one seed stands for all; they differ between splits. Samples are the
+    method's seeds (or splits) and the test classes (test images, if their classes are training classes).
     """
     constant = next(iter(frozen.values))
     pairs = {key: key if key in frozen.values else constant for key in method.values}

@@ -1,10 +1,9 @@
-"""Seeds -> mean, interval, best method, which others are worse, which cannot be told apart from it, which are untested.
+"""Compare methods over seeds: mean, interval, the best method, and which others are worse, not worse or untested.
 
-Within one dataset and noise rate methods are compared on the seeds they share, every pair of them, with Holm's
-correction over all pairs. A method that is significantly worse than another, whichever, is not the best. Intervals and
-tests take the test classes (images, where these are of training classes) for a sample too, where the runs say what
-single ones contribute or what the standard error over them is. A method's versions of another length of training are
-not compared.
+Within one dataset and noise rate every pair of methods is compared on the seeds they share, with Holm's correction over
+all pairs. A method that is significantly worse than any other is not the best. Intervals and tests take the test
+classes (images, if their classes are training classes) for a sample too, if runs hold their contributions or the
+standard error over them. Versions of a method with another length of training are not compared.
 """
 
 from __future__ import annotations
@@ -31,16 +30,15 @@ class Cell:
 
     Attributes:
         mean: mean over seeds.
-        half_width: half of the 95 % interval; None with a single seed, or where nothing is known to vary.
+        half_width: half of the 95 % interval; None with a single seed, or if no variation is known.
         n: seeds with a value.
-        state: `best` mean of its dataset, noise rate and metric, of those not worse; `not worse` than any as far as can
-            be told; significantly `worse` than another, so not the best; `no power` (not significant, but a difference
-            as large as that between the best and the last method could have been missed); `untested` (fewer than three
-            shared seeds, or nothing varies with the seed); of an `other length` of training, so not compared; empty
-            where no methods are.
-        p_value: smallest p-value of those against better methods, corrected over all pairs; None for the best itself
-            or where untested.
-        detectable: difference to the best that the test finds with a power of 80 %, None likewise.
+        state: `best`: best mean of its dataset, noise rate and metric among methods that are not worse; `not worse`:
+            no test finds it worse; `worse`: significantly worse than another, so not the best; `no power`: not
+            significant, but the test could have missed a difference as large as that between the best and the last
+            method; `untested`: fewer than three shared seeds, or equal values for all seeds; `other length` of
+            training: not compared; empty if no methods are compared.
+        p_value: smallest p-value against better methods, corrected over all pairs; None for the best or if untested.
+        detectable: difference to the best that the test finds with a power of 80 %; None for the best or if untested.
     """
 
     mean: float
@@ -54,8 +52,8 @@ class Cell:
 def summarise(sample: Sample) -> Cell:
     """Return mean and 95 % interval of one method over seeds and, where they are known, units.
 
-    The units are the same for every seed, so their part does not shrink with more seeds. Equal values of several seeds
-    tell nothing of the seeds: the interval is that of the units alone.
+    The units are the same for every seed, so their part of the interval does not shrink with more seeds. If several
+    seeds have equal values, the interval is that of the units alone.
     """
     seeds = list(sample.values)
     mean, of_seeds = mean_interval(list(sample.values.values()))
@@ -70,7 +68,7 @@ def compare(metric: str, samples: Mapping[str, Sample], *, unranked: Collection[
 
     Args:
         metric: name of the metric; decides which direction is better, and whether methods are compared at all.
-        samples: method -> what was measured; methods without values are left out of the answer.
+        samples: method -> its values; methods without values are left out of the result.
         unranked: methods that are measured, but not compared (`other_lengths`).
     """
     samples = {method: sample for method, sample in samples.items() if sample.values}
@@ -98,7 +96,7 @@ def compare(metric: str, samples: Mapping[str, Sample], *, unranked: Collection[
 
 
 def _p_value(metric: str, method: str, tests: Pairwise) -> float:
-    """Return the smallest p-value of the tests in which a method is behind or equal; NaN where it was not tested."""
+    """Return the smallest p-value of the tests in which a method is behind or equal; NaN if it was not tested."""
     behind = [
         test.p_value
         for (first, _), test in tests.items()
@@ -108,7 +106,7 @@ def _p_value(metric: str, method: str, tests: Pairwise) -> float:
 
 
 def _state(p_value: float, detectable: float, span: float) -> State:
-    """Return the state of a method that is not the best, among methods whose means span so much."""
+    """Return the state of a method that is not the best; `span` is the difference from best to last mean."""
     if p_value < LEVEL:
         return "worse"
     if math.isnan(detectable):
@@ -121,19 +119,19 @@ def _known(value: float) -> float | None:
 
 
 def overrides_of(key: RunKey) -> Overrides:
-    """`{"training.epochs=90", "loss.scale=64"}` for the name of a run."""
+    """Return `{"training.epochs=90", "loss.scale=64"}` for the name of a run."""
     return frozenset(override_items(key.overrides))
 
 
 def but_for_length(overrides: Overrides) -> Overrides:
-    """All but the number of epochs."""
+    """Return the overrides without the number of epochs."""
     return frozenset(item for item in overrides if not item.startswith(EPOCHS))
 
 
 def usual(keys: Iterable[RunKey]) -> Overrides:
-    """The overrides that more than half of the methods have; where they have several lengths of training, the longest.
+    """Return the overrides that more than half of the methods have; of several lengths of training, the longest.
 
-    Empty where no overrides are that common, or several that differ in more than length.
+    It is empty if no overrides are so common, or if several are that differ in more than length.
     """
     keys = list(keys)
     rarer = rarer_lengths(keys)
@@ -145,7 +143,7 @@ def usual(keys: Iterable[RunKey]) -> Overrides:
 
 
 def longest(keys: Iterable[RunKey]) -> list[RunKey]:
-    """Return the runs that were trained longest, if they differ in nothing but length; else all of them."""
+    """Return the runs that were trained longest, if all differ only in length; else return all."""
     keys = list(keys)
     if len({but_for_length(overrides_of(key)) for key in keys}) > 1:
         return keys
@@ -154,10 +152,10 @@ def longest(keys: Iterable[RunKey]) -> list[RunKey]:
 
 
 def other_lengths(keys: Iterable[RunKey]) -> set[str]:
-    """Variants of another length of training than most methods, which have theirs as well: shown, but not ranked.
+    """Return variants with another length of training than most methods, if the method also has the usual length.
 
-    A length with fewer seeds, or splits of the classes, than another is such a one, too: a run of half the length says
-    what had converged.
+    Such variants are shown, but not ranked. A length with fewer seeds, or splits of the classes, than another counts as
+    another length too: a run of half the length only shows what had converged.
     """
     keys = list(keys)
     rarer = rarer_lengths(keys)
@@ -169,7 +167,7 @@ def other_lengths(keys: Iterable[RunKey]) -> set[str]:
 
 
 def rarer_lengths(keys: Iterable[RunKey]) -> set[str]:
-    """Variants with fewer seeds, or splits of the classes, than another length of training of the same method."""
+    """Return variants with fewer seeds, or splits of the classes, than another length of the same method."""
     runs: dict[tuple[str, Overrides], Counter[str]] = defaultdict(Counter)
     for key in set(keys):
         runs[key.method, but_for_length(overrides_of(key))][key.variant] += 1
@@ -188,5 +186,5 @@ def _common(keys: Iterable[RunKey]) -> list[Overrides]:
 
 
 def _epochs(overrides: Overrides) -> int:
-    """Number of epochs among the overrides; 0 where they do not name it."""
+    """Return the number of epochs among the overrides; 0 if they do not name it."""
     return max((int(item.removeprefix(EPOCHS)) for item in overrides if item.startswith(EPOCHS)), default=0)

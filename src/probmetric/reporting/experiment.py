@@ -1,6 +1,6 @@
-"""What a report is about: the runs an experiment asks for, what they measured, and where files lie.
+"""The context of a report: the runs an experiment asks for, their measurements, and the folders of files.
 
-A finished report is signed, last of all, in `reports/<experiment>/page.json`: what it was made from and what it is,
+A finished report is signed. `reports/<experiment>/page.json` then names the runs left out and the report's files:
 {"stale": {run: why it is left out}, "files": {name: SHA-256}}.
 """
 
@@ -31,17 +31,17 @@ PAGE = "page.json"
 
 
 def sign(folder: Path, stale: Mapping[str, str] | None = None) -> None:
-    """Say what lies in the report `folder`, which is made without the `stale` runs (run -> why)."""
+    """Sign the report in `folder`: write the `stale` runs left out (run -> why) and the digests of its files."""
     paths = sorted([*folder.glob("[!.]*"), *folder.glob("figures/[!.]*"), *folder.glob("metrics/[!.]*")])
     files = {str(path.relative_to(folder)): sha256_file(path) for path in paths if path.is_file() and path.name != PAGE}
     write_json(folder / PAGE, {"stale": dict(stale or {}), "files": files})
 
 
 def signed_record(folder: Path, fix: str = REPORT, only: Collection[str] = ()) -> dict[str, Any]:
-    """Return the record of the report in `folder`, after a check of its files (of some `only`); empty without one.
+    """Return the record of the report in `folder` (or an empty one), and check its files (only those in `only`).
 
     Raises:
-        FileError: a file is missing, or not as it was when the report was signed; says to `fix` it.
+        FileError: a file is missing or has changed since the report was signed; the message says to `fix` it.
     """
     record: dict[str, Any] = {"stale": {}, "files": {}}
     if present(folder / PAGE):
@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 
 
 def stale_runs(verdicts: Mapping[str, Verdict]) -> dict[str, str]:
-    """Return the runs whose results are not what is planned, run -> why, and warn of them."""
+    """Return the runs whose results do not fit the plan, run -> why, and log a warning."""
     stale = {name: verdict.why for name, verdict in verdicts.items() if verdict.state == "stale"}
     if stale:
         first = next(iter(stale.items()))
@@ -70,7 +70,7 @@ class ReportContext:
 
     Attributes:
         name: the experiment's name, `demo` or `pfml/table2`.
-        expected: the runs the experiment asks for, in the experiment's order; those without metrics.json are "not run".
+        expected: the runs the experiment asks for, in its order; runs without metrics.json are "not run".
         metrics: columns of the table; the first one decides which method is called best.
         folder: `reports/<experiment>`.
         results: folder that holds the run folders.
@@ -79,12 +79,12 @@ class ReportContext:
         description: one paragraph below it.
         figures: names of the figures, in the order of the page.
         labels: method -> text shown instead of the method's name.
-        budgets: method -> training runs spent on choosing its settings; others had none.
-        tuned: method with settings a search chose -> the method whose settings they are.
-        tuned_on: method with settings a search chose -> the dataset it chose them on.
-        plan: digest of the runs with their settings, the metrics and the claims, as planned.
-        committed: the same as the experiment file has it, written before there were results; empty where it has none.
-        stale: run -> why, of the runs whose results are not what is planned and that are not shown.
+        budgets: method -> training runs spent on choosing its settings; for other methods none.
+        tuned: method with settings chosen by a search -> the method that the search started from.
+        tuned_on: method with settings chosen by a search -> the dataset of the search.
+        plan: digest of the planned runs with their settings, the metrics and the claims.
+        committed: that digest in the experiment file, written before there were results; empty if it has none.
+        stale: run -> why, for runs that are not shown because their results do not fit the plan.
     """
 
     name: str
@@ -120,13 +120,13 @@ class ReportContext:
 
     @functools.cached_property
     def table(self) -> pd.DataFrame:
-        """Rows of the long table (`results`) that belong to this experiment."""
+        """Return the rows of the long table (`results`) that belong to this experiment."""
         table = read_results(self.folder)
         return table[table["run"].isin([key.run for key in self.expected])]
 
     @functools.cached_property
     def measured(self) -> Measured:
-        """Dataset (noise included) -> method -> metric -> series, in the experiment's order."""
+        """Return dataset (noise included) -> method -> metric -> series, in the experiment's order."""
         return by_method(self.table, self.expected)
 
     def series(self, data: str, metric: str) -> list[Series]:
@@ -134,12 +134,12 @@ class ReportContext:
         return [series[metric] for series in self.measured.get(data, {}).values() if metric in series]
 
     def by_data(self, metric: str) -> dict[str, dict[str, Series]]:
-        """Return dataset -> method -> its `metric`; what was not measured is left out."""
+        """Return dataset -> method -> its `metric`; methods without values are left out."""
         measured = {data: {each.variant: each for each in self.series(data, metric)} for data in self.data}
         return {data: methods for data, methods in measured.items() if methods}
 
     def ranked(self, metric: str) -> dict[str, dict[str, Series]]:
-        """Return what `by_data` does, without methods of another length of training, which are not compared."""
+        """Return the same as `by_data`, without variants of another length of training, which are not compared."""
         others = {data: other_lengths(key for key in self.expected if key.group == data) for data in self.data}
         return {
             data: {variant: series for variant, series in methods.items() if variant not in others[data]}
@@ -148,13 +148,13 @@ class ReportContext:
 
     @functools.cached_property
     def runs(self) -> list[RunFolder]:
-        """Finished runs of this experiment that its report shows, in the experiment's order."""
+        """Return the finished runs that the report shows, in the experiment's order."""
         shown = [key.run for key in self.expected if key.run not in self.stale]
         return [run for name in shown if (run := RunFolder(self.results / name)).finished]
 
     @functools.cached_property
     def methods(self) -> dict[str, dict[str, list[RunFolder]]]:
-        """Dataset (noise included) -> method -> its finished runs, in the experiment's order."""
+        """Return dataset (noise included) -> method -> its finished runs, in the experiment's order."""
         groups: dict[str, dict[str, list[RunFolder]]] = {}
         for run in self.runs:
             groups.setdefault(run.key.group, {}).setdefault(run.key.variant, []).append(run)
@@ -167,32 +167,32 @@ class ReportContext:
 
     @functools.cached_property
     def missing(self) -> list[RunKey]:
-        """Runs the experiment asks for that measured nothing."""
+        """Return the runs that the experiment asks for and that have no results."""
         finished = set(self.table["run"])
         return [key for key in self.expected if key.run not in finished]
 
     @property
     def data(self) -> list[str]:
-        """List datasets with their noise, whatever the split of their classes, in the experiment's order."""
+        """Return the datasets with their noise, without splits of their classes, in the experiment's order."""
         return list(dict.fromkeys(key.group for key in self.expected))
 
     def by_split(self, data: str) -> bool:
-        """Say whether the values of a dataset are by split of its classes, in place of seed."""
+        """Return whether a dataset has one value per split of its classes instead of one per seed."""
         return len({key.class_split for key in self.expected if key.group == data}) > 1
 
     @property
     def variants(self) -> list[str]:
-        """Methods with their overrides, in the experiment's order."""
+        """Return the methods with their overrides, in the experiment's order."""
         return list(dict.fromkeys(key.variant for key in self.expected))
 
     @functools.cached_property
     def shared_overrides(self) -> list[str]:
-        """Overrides (`training.epochs=2`) that every run of the experiment has."""
+        """Return the overrides (`training.epochs=2`) that every run of the experiment has."""
         sets = [override_items(key.overrides) for key in self.expected]
         return [item for item in sets[0] if all(item in other for other in sets)]
 
     def label(self, variant: str) -> str:
-        """What a reader sees for a method: its label or its name, then in words what tells it from others."""
+        """Return the text for a method: its label or name, then the overrides that tell it from others, in words."""
         method, _, overrides = variant.partition("+")
         apart = [item for item in override_items(overrides) if item not in self.shared_overrides]
         return ", ".join([self.labels.get(method) or method, *map(override_words, apart)])

@@ -1,9 +1,9 @@
 """One self-contained HTML page per experiment: the answer, one table, how sure the answers are; details are folded.
 
-A section is a function of what the report found (`Contents`) and a template of its name. Figures are embedded, nothing
-is fetched from anywhere, all text from results and configuration is escaped; the browser runs no script but the page's
-own, which sorts and filters tables and turns the pages of questions. The page holds no date, so the same results give
-the same bytes.
+A section is a function of the report's `Contents` and a template of the same name. Figures are embedded, the page
+fetches no files, and all text from results and configuration is escaped. The browser runs only the page's own script,
+which sorts and filters tables and turns the pages of questions. The page holds no date, so the same results give the
+same bytes.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class Contents:
-    """What a report found: the table of its metrics, the papers' claims, published numbers beside ours."""
+    """The contents of a report: the table of its metrics, the papers' claims, published numbers beside ours."""
 
     context: ReportContext
     table: pd.DataFrame
@@ -70,7 +70,7 @@ class Contents:
 
     @functools.cached_property
     def certificates(self) -> dict[str, dict[str, list[Held]]]:
-        """Title of the dataset -> label of the method -> certificates of its runs."""
+        """Return title of the dataset -> label of the method -> certificates of its runs."""
         return certificates(self.context)
 
     @functools.cached_property
@@ -80,7 +80,7 @@ class Contents:
 
     @functools.cached_property
     def answers(self) -> list[Answer]:
-        """Return which method to take, of every dataset."""
+        """Return which method to take, for every dataset."""
         return answers(self.table, self.recommended)
 
     @functools.cached_property
@@ -90,17 +90,17 @@ class Contents:
 
     @functools.cached_property
     def scores(self) -> dict[str, list[uncertainty.ScoreTable]]:
-        """Title of the dataset -> what tells a wrong answer."""
+        """Return title of the dataset -> tables of the scores that tell a wrong answer."""
         return uncertainty.score_tables(self.context)
 
     @functools.cached_property
     def browsers(self) -> list[questions.Browser]:
-        """Return questions to click through, of every dataset with pictures."""
+        """Return questions to click through, for every dataset with pictures."""
         return questions.browsers(self.context, self.recommended)
 
     @functools.cached_property
     def cautions(self) -> dict[str, dict[str, str]]:
-        """Title of the dataset -> label of a method -> how many of its runs were chosen badly, and why (the first)."""
+        """Return title of the dataset -> label of a method -> how many runs chose their epoch badly, and why."""
         reasons: dict[tuple[str, str], list[str]] = defaultdict(list)
         runs: Counter[tuple[str, str]] = Counter()
         for run in self.context.runs:
@@ -115,7 +115,7 @@ class Contents:
 
     @property
     def seeds(self) -> list[int]:
-        """Seeds the experiment asks for."""
+        """Return the seeds that the experiment asks for."""
         return sorted({key.seed for key in self.context.expected})
 
 
@@ -132,7 +132,7 @@ def render(contents: Contents) -> str:
 
 
 def environment() -> Environment:
-    """Return the templates with what those of the page call."""
+    """Return the templates with the functions that the page's templates call."""
     pages = templates()
     pages.filters |= {"words": override_words, "chance": chance_words, "coded": _coded}
     pages.globals |= {"columns": questions.COLUMNS, "anchor": _anchor}
@@ -141,17 +141,17 @@ def environment() -> Environment:
 
 
 def _coded(text: str) -> Markup:
-    """Return escaped text, with `what stands in backticks` as code."""
+    """Return escaped text, with `text in backticks` as code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _anchor(variant: str) -> str:
-    """Return the name of the place on the page that holds a method's settings."""
+    """Return the anchor of a method's settings on the page."""
     return f"settings-{quote(variant, safe='')}"
 
 
 def _script() -> dict[str, str]:
-    """Return the script of the page as it stands there, and its digest: the page's policy lets no other run."""
+    """Return the page's script and its digest; the page's security policy lets only this script run."""
     text = "".join(read_text(TEMPLATES / name) for name in ("tables.js", "questions.js"))
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return {"text": Markup(text), "policy": f"sha256-{digest}"}
@@ -235,7 +235,7 @@ def _figures(contents: Contents) -> Values | None:
 
 
 def _figure(folder: Path, name: str) -> Values:
-    """Return the words of a figure and its picture; of one that is not drawn, that it is not."""
+    """Return the words of a figure and its picture, or a note that it is not drawn."""
     image, words = (folder / f"{name}.{suffix}" for suffix in ("png", "json"))
     if not present(image) or not present(words):
         return {"name": name, "title": name.replace("_", " ").capitalize(), "empty": "not drawn yet."}
@@ -244,7 +244,7 @@ def _figure(folder: Path, name: str) -> Values:
 
 
 def embedded(path: Path) -> str:
-    """Return a PNG file as a data URL: as lossless WebP, 40 % of the size, unless a side is too long for that."""
+    """Return a PNG file as a data URL: as lossless WebP (40 % of the size), unless a side is too long for WebP."""
     check_readable(path)
     kind, content = "png", path.read_bytes()
     try:
@@ -276,7 +276,7 @@ def _is_prepared(context: ReportContext, data: str) -> bool:
 
 
 def _dataset(context: ReportContext, data: str) -> Values:
-    """Return protocol and counts of a prepared dataset, as far as it is present."""
+    """Return protocol and counts of a prepared dataset, if it is present."""
     folder, fix = context.prepared / data, "prepare the dataset again"
     summary = read_summary(folder) if _is_prepared(context, data) else {"splits": {}}
     splits = of_kind(summary["splits"], _SPLITS, folder / SUMMARY, fix)
@@ -301,7 +301,7 @@ def _settings(contents: Contents) -> Values | None:
 
 
 def _not_run(contents: Contents) -> Values:
-    """One line per method and dataset that lacks runs: which seeds were not run."""
+    """Return one line per method and dataset with missing runs: the seeds that were not run."""
     context = contents.context
     missing: dict[tuple[str, str], list[int]] = defaultdict(list)
     for key in context.missing:
@@ -314,7 +314,7 @@ def _not_run(contents: Contents) -> Values:
 
 
 def _provenance(contents: Contents) -> Values:
-    """Name -> the values the runs report; more than one value means the runs were not made alike."""
+    """Return name -> the values that the runs report; several values mean that the runs were not made alike."""
     provenance: dict[str, set[str]] = defaultdict(set)
     if contents.context.plan:
         provenance["plan"].add(_plan(contents.context))
@@ -334,7 +334,7 @@ def _plan(context: ReportContext) -> str:
 
 
 def _files(contents: Contents) -> Values:
-    """Relative path -> what it is, of the files beside the page that hold more than a table's head."""
+    """Return relative path -> what it is, for the files beside the page that hold more than a table's head."""
     names = dict.fromkeys((*STANDING, *contents.context.figures))
     files = _FILES | {f"figures/{name}.pdf": f"figure {name.replace('_', ' ')} as PDF" for name in names}
     shown = {name: text for name, text in files.items() if present(contents.context.folder / name)}

@@ -1,8 +1,8 @@
-"""What a reader clicks through: test images as questions to a model, their answers, and the labels that look wrong.
+"""Questions to click through: test images as questions to a model, their answers, and labels that look wrong.
 
-Of every dataset one run is shown, the first seed of the method that the validation images recommend, or else of that
-with the best first metric. Each test image is asked among the others, or each query in its gallery. Pictures lie once,
-side by side, on one sheet.
+The page shows one run per dataset: the first seed of the method that the validation images recommend, or else of the
+method with the best first metric. Each test image searches the others, or each query its gallery. All pictures are on
+one sheet, each picture once.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Question:
         nearest: the nearest others, the answer first.
         cosines: with each of them.
         right: whether the answer's class is the image's.
-        p_right: probability that it is, stated before looking; NaN where nothing can be stated.
+        p_right: stated probability that the answer is right; NaN if it cannot be stated.
     """
 
     row: int
@@ -94,20 +94,20 @@ class Browser:
         number: place among the browsers of the page.
         title: the dataset, noise included.
         label: the method that answers.
-        run: its run.
+        run: the method's run.
         sheet: pictures of the test images.
         classes: name of each class that the test images show.
         codes: class (N,) of each test image, a place among `classes`.
-        paths: path (N,) of each.
-        questions: some of the images, every one with its answer.
+        paths: path (N,) of each test image.
+        questions: some of the images, each with its answer.
         suspects: images whose labels are most likely wrong.
-        proposed: class (N,) of each image in place of its own.
+        proposed: the class (N,) proposed for each image instead of its own.
         suspected: how many images are nearer to another class than to their own.
         copies: pairs of images that show one picture under one label.
         contradictions: pairs of images that show one picture under two labels.
         confusions: (class, class it is taken for, how often).
         map: (image, across, down) of the questions, in percent.
-        regions: (question, picture of which regions make its match), of those shown first; empty without maps.
+        regions: (question, picture of the regions that make its match) for the questions shown first; may be empty.
     """
 
     number: int
@@ -143,10 +143,10 @@ class Browser:
         return [question for question in reversed(self.questions) if question.right][:FIRST]
 
     def rows(self) -> list[list[float | str]]:
-        """Return what the page's script reads of each question.
+        """Return the values of each question for the page's script.
 
-        Picture and class of the image, P(right) in words, how sure the answer is, whether right, then picture, class
-        and cosine of each of the nearest.
+        A row holds picture and class of the image, P(right) in words, how sure the answer is, whether it is right, then
+        picture, class and cosine of each of the nearest.
         """
         rows: list[list[float | str]] = []
         for each in self.questions:
@@ -168,7 +168,7 @@ class Browser:
 def browsers(context: ReportContext, recommended: Mapping[str, Candidate] | None = None) -> list[Browser]:
     """Return the questions of every dataset that has pictures and a run with a match record of its queries.
 
-    Places, whose answers have no class, are left out.
+    Datasets of places are left out, because their answers have no class.
     """
     album, listed = Album(context.prepared), list[Browser]()
     first = first_runs(context, "mean", "label", "index")
@@ -231,7 +231,7 @@ def _address(picture: Image.Image) -> str:
 
 @dataclass(frozen=True)
 class _Answers:
-    """The answers of a run: unit rows (N, M) and classes (N,) of the test images, match record of those that ask."""
+    """The answers of a run: unit rows (N, M) and classes (N,) of the test images, and the queries' match record."""
 
     mean: Array
     codes: Ints
@@ -240,17 +240,17 @@ class _Answers:
 
     @functools.cached_property
     def answerable(self) -> Bools:
-        """Say which queries (Q,) have an image of their class to find."""
+        """Return which queries (Q,) have an image of their class to find."""
         return self.record["asked"].astype(bool)
 
     @functools.cached_property
     def right(self) -> Bools:
-        """Say which test images (N,) were answered rightly."""
+        """Return which test images (N,) were answered rightly."""
         return self._by_image(self.record["right"].astype(bool), otherwise=False)
 
     @functools.cached_property
     def p_right(self) -> Doubles:
-        """State P(right) (N,) from the free scores, cross-fitted over classes; NaN where it cannot be stated."""
+        """Return P(right) (N,) from the free scores, cross-fitted over classes; NaN where it cannot be stated."""
         stated = np.full(len(self.answerable), np.nan)
         doubts = {score: self.record.get(f"doubt.{score}") for score in free_scores()}
         free = {score: values[self.answerable] for score, values in doubts.items() if values is not None}
@@ -266,7 +266,7 @@ class _Answers:
         return spread
 
     def chosen(self) -> Ints:
-        """Return images (Q,) to show: up to half of them answered wrongly, the surest first, then others by chance."""
+        """Return images (Q,) to show: up to half are wrong answers, the surest first; the others are random."""
         sure = np.where(np.isnan(self.p_right), self._by_image(self.record["cosine"], np.nan), self.p_right)
         asking = self.asked.queries[self.answerable]
         wrong = asking[~self.right[asking]]
@@ -275,7 +275,7 @@ class _Answers:
         return np.concatenate([wrong, others[: MOST_QUESTIONS - len(wrong)]])
 
     def questions(self, rows: Ints, *, among_all: bool = False) -> list[Question]:
-        """Return the questions that the images `rows` (Q,) are: asked in their gallery, or among all test images."""
+        """Return the questions of images `rows` (Q,), asked in their gallery or among all test images."""
         every = np.arange(len(self.codes))
         asked = Asked(every, every, np.stack([every, every], axis=1)) if among_all else self.asked
         answers, cosines = nearest(self.mean, asked, rows, NEAREST)
@@ -285,7 +285,7 @@ class _Answers:
         ]
 
     def confusions(self) -> list[tuple[int, int, int]]:
-        """Return (class, class it is taken for, how often), the most frequent first, of those that occur twice."""
+        """Return (class, class it is taken for, how often), most frequent first, for pairs that occur twice or more."""
         wrong = self.answerable & ~self.right[self.asked.queries]
         asked, answered = self.codes[self.asked.queries[wrong]], self.codes[self.record["nearest"][wrong]]
         pairs = zip(asked.tolist(), answered.tolist(), strict=True)
@@ -293,7 +293,7 @@ class _Answers:
 
 
 def _pairs(mean: Array) -> list[tuple[int, int]]:
-    """Return pairs of images that show one picture, each image with the first that shows it."""
+    """Return pairs of images that show the same picture, each image with the first one that shows it."""
     pictures = copy_groups(mean)
     first = np.unique(pictures, return_index=True)[1]
     return [(int(first[picture]), row) for row, picture in enumerate(pictures.tolist()) if first[picture] != row]
@@ -305,15 +305,15 @@ def _map(mean: Array, rows: list[int]) -> list[tuple[int, float, float]]:
 
 
 SIDE = 112
-LEAST = 64  # pixels: of a smaller image there are no regions worth a look, nor the seconds that PyTorch takes to load
+LEAST = 64  # pixels: regions of a smaller image are not worth the seconds in which PyTorch loads
 
 
 def drawn_matches(context: ReportContext, run: RunFolder, pairs: Sequence[tuple[int, int]]) -> list[Image.Image]:
     """Draw pairs of rows of the test split as the encoder of a run sees them.
 
     Returns:
-        A picture of each pair; none where images are small, the run combines several encoders, the weights are not
-        here, the encoder has no feature maps, or PyTorch is not installed.
+        A picture of each pair; an empty list if images are small, the run combines several encoders, the weights are
+        not here, the encoder has no feature maps, or PyTorch is not installed.
     """
     trained = RunFolder.named(run.find("encoder", default=run.key.run), context.results)
     if run.find("members") or not trained.trained or importlib.util.find_spec("torch") is None:

@@ -1,9 +1,9 @@
 """Which method to deploy: chosen on the validation images alone.
 
-Frozen features are the answer unless a method is clearly better: in MAP@R by a sign-flip test over the classes (images,
-where test classes are training classes), corrected for all methods, at 0.1, and recall@1 is not lower. Of several such
-methods the best mean MAP@R counts. Images that are alone in their class ask nothing. `benchmarks/recommended.py` says
-what that gains, and how often it loses.
+Frozen features are recommended unless a method is clearly better: a sign-flip test of MAP@R over the classes (images,
+if test classes are training classes) says so at level 0.1, corrected for all methods, and recall@1 is not lower. Of
+several such methods the best mean MAP@R decides. Images that are alone in their class are no queries.
+`benchmarks/recommended.py` measures what this rule gains, and how often it loses.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Candidate:
     Attributes:
         method: its name, with its overrides.
         values: MAP@R and recall@1 of each validation class or image (U, 2), means over seeds; a class that is in
-            several splits is one.
-        frozen: whether nothing was trained or fitted.
-        by_image: whether images are judged, not classes.
+            several splits counts once.
+        frozen: whether the method is the frozen features, without training or fitting.
+        by_image: whether the values are per image, not per class.
         runs: its finished runs, of several seeds and splits of the classes.
     """
 
@@ -56,12 +56,12 @@ class Candidate:
 
     @property
     def evidence(self) -> str:
-        """Return what judges: "12 validation classes"."""
+        """Return the units that judge, such as "12 validation classes"."""
         return f"{len(self.values)} validation {'images' if self.by_image else 'classes'}"
 
 
 def best(candidates: list[Candidate], level: float = LEVEL) -> Candidate:
-    """Return the candidate to deploy: the best of those that beat the frozen features at this level, or these."""
+    """Return the candidate to deploy: the best one that beats the frozen features at `level`, else the latter."""
     baseline = next((each for each in candidates if each.frozen), None)
     if baseline is None:
         return max(candidates, key=lambda each: each.means)
@@ -87,15 +87,15 @@ def of_units(vectors: Any, labels: Any, *, by_image: bool = False) -> tuple[Arra
 
 
 def recommended(context: ReportContext) -> dict[str, Candidate]:
-    """Return dataset -> the method that its validation images recommend; without such images there is none."""
+    """Return dataset -> the method that its validation images recommend, for datasets with such images."""
     return {data: best(methods) for data, methods in candidates(context).items()}
 
 
 def candidates(context: ReportContext) -> dict[str, list[Candidate]]:
     """Return dataset -> the methods that its validation images can judge; a dataset without any is left out.
 
-    Only methods count that were run on every split of the classes that any was, and whose weights have not seen the
-    validation images.
+    A method counts only if it was run on every split of the classes that any method was run on, and if its weights have
+    not seen the validation images.
     """
     frozen = frozen_baselines(context)
     judged_of: dict[str, list[Candidate]] = {}
@@ -113,7 +113,7 @@ def candidates(context: ReportContext) -> dict[str, list[Candidate]]:
 
 
 def _values(runs: Iterable[RunFolder], *, by_image: bool) -> Doubles:
-    """Return what `Candidate.values` holds."""
+    """Return the `values` of a `Candidate`."""
     by_unit: dict[int, list[Doubles]] = defaultdict(list)
     for run in runs:
         val = run.embeddings("val")
@@ -131,7 +131,7 @@ def recommendation(context: ReportContext) -> str:
     """Say for each dataset of an experiment which method to deploy, and how.
 
     Raises:
-        ConfigError: nothing is finished.
+        ConfigError: no run is finished.
     """
     lines = [line for data, methods in candidates(context).items() for line in _lines(data, methods)]
     if not lines:

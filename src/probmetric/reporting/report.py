@@ -1,6 +1,6 @@
 """Make a report in one process: read the runs once, write the long table, tables, plots, figures and the page.
 
-What `dvc metrics` and `dvc plots` read has the same names in every revision:
+The files that `dvc metrics` and `dvc plots` read have the same names in every revision:
 
     metrics/<data>--<method>.json              metric of the table -> mean
     plots/means.csv                            name, one column per metric of the table (template bar_horizontal)
@@ -36,9 +36,9 @@ KINDS = ("validation", "sparsification")
 
 
 def make_report(plan: ReportPlan, processes: int = 1) -> Path:
-    """Make the report of a planned experiment, of the runs that are what their plans say; return its page.
+    """Make the report of a planned experiment from the runs that fit their plans; return its page.
 
-    A run that is missing is shown as not run; one whose results are not what is planned is left out, with the reason.
+    A missing run is shown as not run. A run whose results do not fit its plan is left out, with the reason.
 
     Args:
         plan: the experiment.
@@ -58,13 +58,13 @@ def make_report(plan: ReportPlan, processes: int = 1) -> Path:
 
 
 def _check_links(run: RunFolder) -> None:
-    """Raise `FileError` where a file of the run is a link that leads nowhere: such a run is not just unfinished."""
+    """Raise `FileError` if a file of the run is a broken link, which would look like an unfinished run."""
     for file in (file for step in STEPS for file in run.step_files(step)):
         present(file)
 
 
 def write_report(context: ReportContext, runs: list[str] | None = None, processes: int = 1) -> Path:
-    """Write everything of a report but its signature; return the page.
+    """Write all files of a report but its signature; return the page.
 
     Args:
         context: the experiment.
@@ -80,7 +80,7 @@ def write_report(context: ReportContext, runs: list[str] | None = None, processe
 
 
 def _keep_only(paths: Iterable[Path], folder: Path, *suffixes: str) -> None:
-    """Remove the files with these suffixes that an earlier report left in a folder: all but `paths`."""
+    """Remove an earlier report's files with these `suffixes` from a folder: all but `paths`."""
     kept = set(paths)
     for path in (path for suffix in suffixes for path in folder.glob(f"*.{suffix}")):
         if path not in kept:
@@ -88,7 +88,7 @@ def _keep_only(paths: Iterable[Path], folder: Path, *suffixes: str) -> None:
 
 
 def contents_of(context: ReportContext) -> Contents:
-    """Return what a report finds in the long table: metrics by method, claims tested, published numbers beside ours."""
+    """Return the contents of a report from the long table: metrics by method, claims, published numbers beside ours."""
     return Contents(
         context,
         tables.result_table(context),
@@ -98,7 +98,7 @@ def contents_of(context: ReportContext) -> Contents:
 
 
 def write_tables(contents: Contents) -> list[Path]:
-    """Write table.md, .csv and .tex, claims.csv, published.csv, headline.json and what DVC reads; return the paths."""
+    """Write table.md, .csv and .tex, claims.csv, published.csv, headline.json and DVC's files; return the paths."""
     context, table = contents.context, contents.table
     texts = {
         "table.md": markdown(contents),
@@ -165,7 +165,7 @@ def markdown(contents: Contents) -> str:
 
 
 def write_page(contents: Contents) -> Path:
-    """Write index.html; figures that have been drawn are embedded, those that have not are named as missing."""
+    """Write index.html with the drawn figures; it names figures that are missing."""
     path = contents.context.folder / "index.html"
     write_text(path, render(contents))
     return path

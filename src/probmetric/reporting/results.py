@@ -5,12 +5,12 @@ run, data, class_split, dataset, noise, method, overrides, variant, seed, fideli
 split          test, val, train, ood or last: which images were measured; `run` for times and facts of a training
 metric         its name
 value          NaN where the metric is not defined
-unit           what is drawn for an interval beside the seeds: test classes (`class`) or, where these are training
-               classes, test `image`s; `seed` where nothing but the seed is known
+unit           the sample for an interval beside the seeds: test classes (`class`) or, if these are training classes,
+               test `image`s; `seed` if only the seed is known
 unit_count     number of units; 0 where unknown
 unit_error     standard error of the value over the units; NaN where unknown
-unit_labels    labels of the units (U,); None where their contributions were not kept
-contributions  what each unit contributes (U,), with the metric as mean; None likewise
+unit_labels    labels of the units (U,); None if their contributions were not kept
+contributions  contribution of each unit (U,), with the metric as mean; None if not kept
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SPLITS = {name: name for name in ("val", "train", "last", "ood")} | {"training"
 
 @dataclass(frozen=True, kw_only=True)
 class Series(Sample):
-    """Return one metric of one method (with its overrides) on one dataset and noise rate, by seed.
+    """One metric of one method (with its overrides) on one dataset and noise rate, by seed.
 
     Attributes:
         key: a run of the method there.
@@ -59,7 +59,7 @@ class Series(Sample):
 
     @property
     def variant(self) -> str:
-        """Method with its overrides."""
+        """Return the method with its overrides."""
         return self.key.variant
 
 
@@ -69,7 +69,7 @@ def mean_of(series: Sample) -> float:
 
 
 def plays(method: str, part: str) -> bool:
-    """Whether `method` plays the `part` that a paper's table or claim names, in whatever fidelity."""
+    """Return whether `method` plays the `part` that a paper's table or claim names, in any fidelity."""
     return method.removesuffix(f"-{AS_PUBLISHED}") == part
 
 
@@ -78,7 +78,7 @@ Measured = dict[str, dict[str, dict[str, Series]]]  # dataset with its noise -> 
 
 
 def collect(runs: Iterable[str | Path | RunFolder]) -> pd.DataFrame:
-    """Return the long table of finished runs, or of their folders; those that are not finished are left out."""
+    """Return the long table of finished runs, or of their folders; unfinished runs are left out."""
     rows = [row for run in finished_runs(runs) for row in _rows(run)]
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"value": float, "unit_error": float, "noise": float})
 
@@ -106,7 +106,7 @@ def _rows(run: RunFolder) -> Iterable[dict[str, Any]]:
 
 
 def unit_of(curves: Curves) -> str:
-    """Return what the units are called whose contributions the curves of a run keep: class, image, walk; "": none."""
+    """Return the name of the units whose contributions a run's curves keep: class, image, walk; "" without any."""
     kept = (curve for name, curve in curves.items() if name.startswith(PREFIX))
     return next((name for curve in kept for name in curve if name != VALUE), "")
 
@@ -116,8 +116,8 @@ def _unit_error(
 ) -> tuple[float, int]:
     """Return the standard error of a metric and the number of units behind it; NaN and 0 where it is unknown.
 
-    Of a mean over OOD sets (`ood/auroc`) it is the mean of theirs, no less. Of a metric that was measured with the ends
-    of its 95 % interval over the units (`trust/added_low`, `trust/added_high`) it is what these say.
+    For a mean over OOD sets (`ood/auroc`) it is the mean of their errors, no less. For a metric with the ends of its
+    95 % interval over the units (`trust/added_low`, `trust/added_high`) it follows from these ends.
     """
     names = [metric] if metric in errors else [name for name in errors if _over_sets(name) == metric]
     if not names:
@@ -127,7 +127,7 @@ def _unit_error(
 
 
 def _over_sets(metric: str) -> str:
-    """Return `ood/auroc` for `ood/cars/auroc`: the mean over OOD sets that it is part of; empty where it is of none."""
+    """Return `ood/auroc` for `ood/cars/auroc`, the mean over OOD sets that holds it; empty if there is none."""
     parts = metric.split("/")
     return f"ood/{parts[-1]}" if parts[0] == "ood" and len(parts) > 2 and parts[1] != UNANSWERABLE else ""
 
@@ -139,7 +139,7 @@ def write_results(table: pd.DataFrame, folder: Path) -> None:
 
 
 def method_file_name(data: str, variant: str) -> str:
-    """Return a name that every file system takes, Windows' included: `glyphs--contrastive-dim=32`."""
+    """Return a name that every file system accepts, Windows' included: `glyphs--contrastive-dim=32`."""
     return legal_name(f"{data}--{variant}").replace("/", "-").replace(" ", "_").replace(":", "=")
 
 
@@ -147,7 +147,7 @@ def read_results(folder: Path) -> pd.DataFrame:
     """Read the long table of the report in `folder`.
 
     Raises:
-        FileError: there is none, or it is damaged.
+        FileError: the table is missing or damaged.
     """
     path = folder / RUNS_FILE
     if not present(path):
@@ -165,11 +165,12 @@ def read_results(folder: Path) -> pd.DataFrame:
 def by_method(table: pd.DataFrame, expected: Iterable[RunKey]) -> Measured:
     """Return every series of the long table, in the order of the runs an experiment expects.
 
-    Where the classes were split in several ways, the mean over the seeds of a split is one value, by split in place of
-    seed: other training classes are the larger chance. A test class that is in several splits is one unit.
+    If the classes were split in several ways, there is one value per split instead of per seed: the mean over the
+    split's seeds. Other training classes change a metric more than other seeds. A test class in several splits is one
+    unit.
 
-    Datasets have different out-of-distribution sets, and a table has one column for them: `ood/<metric>` is a run's
-    mean of `ood/<set>/<metric>` over its sets, but `unanswerable`, unless it was measured under that name.
+    Datasets have different out-of-distribution sets, but a table has one column for them: `ood/<metric>` is a run's
+    mean of `ood/<set>/<metric>` over its sets (without `unanswerable`), unless it was measured under that name.
 
     Raises:
         FileError: runs on the same data were measured on different classes (or images).
@@ -205,7 +206,7 @@ def _over_splits(measured: Measured) -> Measured:
 
 
 def _joined(parts: Iterable[Mapping[str, Mapping[str, Series]]]) -> dict[str, dict[str, Series]]:
-    """Join what was measured on several splits of the same classes, method -> metric -> series each."""
+    """Join the series of several splits of the same classes, each method -> metric -> series."""
     several: dict[str, dict[str, list[Series]]] = {}
     labels: dict[str, set[int]] = defaultdict(set)
     for methods in parts:
@@ -220,7 +221,7 @@ def _joined(parts: Iterable[Mapping[str, Mapping[str, Series]]]) -> dict[str, di
 
 
 def _value_per_split(splits: Sequence[Series], labels: Sequence[int]) -> Series:
-    """Return one metric of a method by split; its units are the `labels` that any method has in any split."""
+    """Return one metric of a method by split; its units are `labels`, all those of any method in any split."""
     by_split = {each.key.class_split: each for each in splits}
     complete = {split: each for split, each in by_split.items() if each.contributions.keys() == each.values.keys()}
     return replace(
@@ -237,7 +238,7 @@ def _value_per_split(splits: Sequence[Series], labels: Sequence[int]) -> Series:
 
 
 def _check_units(kept: Sequence[_Row], where: str) -> None:
-    """Raise a FileError where two runs' contributions are of different units: their differences would mean nothing."""
+    """Raise a FileError if two runs' contributions belong to different units, because they cannot be compared."""
     first, expected = kept[0]["run"], kept[0]["unit_labels"]
     for row in kept:
         labels, values = row["unit_labels"], row["contributions"]
@@ -250,7 +251,7 @@ def _check_units(kept: Sequence[_Row], where: str) -> None:
 
 
 def _series(rows: Sequence[_Row], key: RunKey) -> Series:
-    """Return one metric of one method: its rows, one per seed."""
+    """Return one metric of one method from its rows, one per seed."""
     kept, estimated = [row for row in rows if row["kept"]], [row for row in rows if not isnan(row["unit_error"])]
     return Series(
         key=key,
@@ -264,7 +265,7 @@ def _series(rows: Sequence[_Row], key: RunKey) -> Series:
 
 
 def _ood_means(series: Mapping[str, Series]) -> dict[str, Series]:
-    """`ood/<metric>` -> its mean over out-of-distribution sets, seed by seed, and the mean of their errors."""
+    """Return `ood/<metric>` -> its mean over out-of-distribution sets, seed by seed, and the mean of their errors."""
     sets: dict[str, list[Series]] = defaultdict(list)
     for metric, each in series.items():
         if name := _over_sets(metric):

@@ -1,4 +1,4 @@
-"""What a method is, read from the records of its runs: its settings in words, and whether it is the frozen baseline."""
+"""Settings of a method in words, read from the records of its runs, and whether it is the frozen baseline."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ _SETTINGS = {
     "training.selection_metric": "Epoch chosen by",
     "base": "Encoder of",
 }
-# Without epochs, only these settings of training say something.
+# Without epochs, only these settings of training have an effect.
 _FITTED = ("training.epochs", "training.head_init")
 
 
 def is_frozen(settings: Mapping[str, Any]) -> bool:
-    """Say whether a run's settings measure what a pretrained model gives: no training, no head, nothing fitted."""
+    """Return whether a run's settings measure a pretrained model as it is, without training, head or fitting."""
     untrained = (settings.get("training") or {}).get("epochs") == 0
     started = settings.get("pretrained") or (settings.get("backbone") or {}).get("name") == "vectors"
     return bool(untrained and _headless(settings) and started)
 
 
 def _headless(settings: Mapping[str, Any]) -> bool:
-    """Say whether the embedding is the backbone's features as they are."""
+    """Return whether the embedding is the backbone's features as they are."""
     return ((settings.get("backbone") or {}).get("options") or {}).get("head") == "none"
 
 
 def frozen_baselines(context: ReportContext) -> dict[str, str]:
-    """Return dataset -> the method that is its frozen baseline, the experiment's first of several; absent for none."""
+    """Return dataset -> its frozen baseline (the experiment's first of several); datasets without one are left out."""
     baselines: dict[str, str] = {}
     for run in context.runs:
         if run.key.group not in baselines and is_frozen(run.record.get("settings") or {}):
@@ -92,7 +92,7 @@ def _settings(context: ReportContext, runs: list[RunFolder]) -> dict[str, str]:
 
 
 def _of_encoder(run: RunFolder) -> dict[str, str]:
-    """Return what the encoder's own record says: dimensions, input, weights it started from, size."""
+    """Return the facts in the encoder's record: dimensions, input, the weights it started from, size."""
     values = {}
     if run.trained:
         facts = run.encoder["encoder"]

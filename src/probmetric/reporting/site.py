@@ -1,7 +1,7 @@
-"""A static site of everything that was reported: one page that lists the experiments, their pages, the theory figures.
+"""A static site of all reports: one page that lists the experiments, their pages, and the theory figures.
 
-It is made from the files of `reports/` alone and needs no network and no server: every link is relative and resolves
-inside the folder, which can be opened from disk, packed into an archive or put on any web server.
+It is made from the files of `reports/` alone and needs no network or server. Every link is relative and stays inside
+the folder, which you can open from disk, pack into an archive or put on any web server.
 
     reports/<experiment>/index.html -> <site>/<experiment>/index.html, with the files its links name
     reports/theory/<name>.json      -> <site>/theory/<name>.{png,pdf}
@@ -33,7 +33,7 @@ _DRAW = "draw the theory figures again (`python examples/theory/draw.py`)"
 
 @dataclass
 class Page(HTMLParser):
-    """What an HTML page says about itself: its title, its `<meta>` values and its relative links."""
+    """Title, `<meta>` values and relative links of an HTML page."""
 
     title: str = ""
     meta: dict[str, str] = field(default_factory=dict)
@@ -45,13 +45,13 @@ class Page(HTMLParser):
 
     @classmethod
     def read(cls, path: Path) -> Page:
-        """The page in a file."""
+        """Return the page in a file."""
         page = cls()
         page.feed(read_text(path, REPORT))
         return page
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Notes names, contents and links of a tag."""
+        """Record names, contents and links of a tag."""
         values = {name: value or "" for name, value in attrs}
         self._in_title = tag == "title"
         if tag == "meta" and "name" in values:
@@ -61,7 +61,7 @@ class Page(HTMLParser):
         )
 
     def handle_data(self, data: str) -> None:
-        """Notes the title."""
+        """Record the title."""
         if self._in_title:
             self.title, self._in_title = data.strip(), False
 
@@ -72,16 +72,15 @@ def _is_relative(link: str) -> bool:
 
 
 def target(page: Path, link: str) -> Path:
-    """The file a relative link of a page names."""
+    """Return the file that a relative link of a page names."""
     return page.parent / unquote(urlsplit(link).path)
 
 
 def write_site(reports: Path, site: Path) -> Path:
-    """Write the site of all pages below `reports` into the folder `site`, whole or not at all; returns its first page.
+    """Write the site of all pages below `reports` into the folder `site`, whole or not at all; return its first page.
 
     Raises:
-        FileError: nothing is reported yet, a page links to a file that is not there or was damaged, or `site` holds
-            something else.
+        FileError: there is no report yet, a page links to a missing or damaged file, or `site` holds something else.
     """
     pages = sorted(reports.rglob("index.html"))
     figures = sorted(path for path in (reports / "theory").glob("[!.]*.json") if path.name != PAGE)
@@ -100,7 +99,7 @@ def write_site(reports: Path, site: Path) -> Path:
 
 
 def _experiment(page: Path, reports: Path, site: Path) -> dict[str, str]:
-    """Copy a page and what it links to, without its links to run folders; returns what the list says about it."""
+    """Copy a page and the files it links to, without links to run folders; return the page's entry in the list."""
     said = Page.read(page)
     for link in said.links:
         if not target(page, link).is_file():
@@ -117,7 +116,7 @@ def _experiment(page: Path, reports: Path, site: Path) -> dict[str, str]:
 
 
 def _figure(words: Path, reports: Path, site: Path) -> dict[str, Any]:
-    """Copy a theory figure; returns its words and paths."""
+    """Copy a theory figure; return its words and paths."""
     image, paper = words.with_suffix(".png"), words.with_suffix(".pdf")
     for path in (image, paper):
         _copy(path, reports, site)

@@ -1,9 +1,9 @@
-"""An experiment's table: one row per dataset, method and metric, as a DataFrame, and that shown as Markdown and LaTeX.
+"""An experiment's table as a DataFrame, one row per dataset, method and metric, and as Markdown and LaTeX.
 
 Methods are grouped by dataset and noise rate; columns of a shown table are the experiment's metrics. A cell is the mean
-over seeds ± the half-width of the 95 % interval. The best method of a group is bold; methods that are not significantly
-worse than any other carry an asterisk, those that could not be tested against the best a dagger. A method without any
-finished run is shown as "not run".
+over seeds ± the half-width of the 95 % interval. The best method of a group is bold. Methods that are not significantly
+worse than any other have an asterisk; methods that could not be tested against the best have a dagger. A method without
+a finished run is shown as "not run".
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def result_table(context: ReportContext) -> pd.DataFrame:
     """Return the experiment's table, a row per dataset, method and metric, in the experiment's order.
 
     Its columns are those of table.csv (`CSV_COLUMNS`), and for readers: `data`, `title` of the group, `heading` of the
-    metric, `digits` that its size calls for, `finished` and `runs_expected` of the method. `seeds` counts values: where
-    the classes are split in several ways, the splits.
+    metric, `digits` for values of its size, `finished` and `runs_expected` of the method. `seeds` counts values: seeds,
+    or splits if the classes are split in several ways.
     """
     rows = [row for data in context.data for row in _group(context, data)]
     table = pd.DataFrame(rows)
@@ -91,7 +91,7 @@ def _group(context: ReportContext, data: str) -> Iterator[dict[str, Any]]:
 
 
 def _measurement(metric: str, cell: Cell | None, *, finished: bool) -> dict[str, Any]:
-    """The columns of one metric of one method."""
+    """Return the columns of one metric of one method."""
     status = "measured" if cell else "not defined" if finished else NOT_RUN
     numbers = asdict(cell or Cell(float("nan"), None, 0))
     names = {"half_width": "ci95_half_width", "n": "seeds", "state": "against_best", "p_value": "p_holm"}
@@ -117,24 +117,24 @@ def number(cell: Any) -> str:
 
 
 def missed(cell: Any) -> str:
-    """Return ` [0.31]`, the difference to the best that would have been found, where nothing here could be told."""
+    """Return ` [0.31]`, the difference to the best that the test can find, for a method with state `no power`."""
     return f" [{cell.detectable:.{cell.digits}f}]" if cell.against_best == "no power" else ""
 
 
 def seeds_text(cell: Any) -> str:
-    """Return `3`, or `2 of 3` where runs are missing."""
+    """Return `3`, or `2 of 3` if runs are missing."""
     return str(cell.finished) if cell.finished == cell.runs_expected else f"{cell.finished} of {cell.runs_expected}"
 
 
 def optional_columns(table: pd.DataFrame) -> list[str]:
-    """Return which of `Fidelity` and `Tuning runs` a reader must see: something ran as published, or was tuned."""
+    """Return the columns to show: `Fidelity` if a method ran as published, `Tuning runs` if one was tuned."""
     published = bool((~table["fidelity"].isin(["", "corrected"])).any())
     return [*(["Fidelity"] if published else []), *(["Tuning runs"] if table["tuning_runs"].any() else [])]
 
 
 @dataclass(frozen=True)
 class Format:
-    """How a format writes text and cells: escapes, the best cell, marks of other states, what is not defined."""
+    """How a format writes text and cells: escapes, the best cell, marks of other states, undefined values."""
 
     escape: Callable[[str], str]
     best: Callable[[str], str]

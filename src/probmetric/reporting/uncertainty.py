@@ -1,19 +1,18 @@
-"""What an uncertainty is worth: verdicts on three questions, and what is free beside it.
+"""Judge an uncertainty by three questions, and compare it with the scores that every search returns for free.
 
-An uncertainty is asked three questions, each answered `yes`, `no`, `undecided`, or not at all where nothing was
-measured:
+Each question is answered `yes`, `no` or `undecided`, or not at all if no metric for it was measured:
 
     errors       does it tell wrong answers from right ones? AUROC, 0.5 is chance
     strangers    does it tell out-of-distribution images? AUROC, 0.5 is chance
     probability  do probabilities mean what they say? calibration error (ECE)
 
-`yes` needs an interval over seeds and test classes (images, where these are of training classes) that clears the
-threshold *and* whatever costs nothing: the free scores, which every search returns (`probmetric.trust.scores`), and
-the uncertainty of an untrained network, of raw pixels or of a statistic of them where those were run. `no` needs an
-interval on the wrong side. An uncertainty is trusted if all three say yes.
+`yes` needs an interval over seeds and test classes (images, if these are of training classes) that is better than the
+threshold *and* the floor. The floor is the best score without cost: a free score (`probmetric.trust.scores`) or, if
+run, the uncertainty of an untrained network, of raw pixels or of a pixel statistic. `no` needs an interval on the wrong
+side. An uncertainty is trusted if all three answers are yes.
 
-Correlation with the strength of distortions, where it is known, is shown beside them with its floor and decides
-nothing. These are measurements on the test images of the experiment, no guarantee for others.
+Correlation with the strength of distortions, if known, is shown with its floor but does not decide. The verdicts hold
+for the test images of the experiment, without a guarantee for others.
 """
 
 from __future__ import annotations
@@ -58,12 +57,12 @@ class Evidence:
     """One measurement of an uncertainty.
 
     Attributes:
-        question: what it answers.
-        name: for a table's head.
+        question: the question it answers.
+        name: name for a table's head.
         text: value and interval.
         verdict: `yes`, `no` or `undecided`.
-        floor: the best of what costs nothing, None where it was not measured.
-        why: what keeps the verdict from being yes; empty for yes.
+        floor: the best score without cost, None if none was measured.
+        why: reason why the verdict is not yes; empty for yes.
     """
 
     question: Question
@@ -82,17 +81,17 @@ class Trust:
     evidence: Mapping[str, Evidence]
 
     def answer(self, question: Question) -> Verdict | None:
-        """The worst verdict on a question; None where nothing was measured."""
+        """Return the worst verdict on a question, or None if no metric for it was measured."""
         verdicts = {item.verdict for item in self.of(question)}
         return next((verdict for verdict in _WORST_FIRST if verdict in verdicts), None)
 
     def of(self, question: Question) -> list[Evidence]:
-        """What was measured about a question."""
+        """Return the evidence on a question."""
         return [item for item in self.evidence.values() if item.question == question]
 
     @property
     def verdict(self) -> str:
-        """`yes` if all three questions are, `partly` if one is, `no` if none can be, else `undecided`."""
+        """Return `yes` if all three answers are yes, `partly` if one is, `no` if none can be, else `undecided`."""
         answers = [self.answer(question) for question in QUESTIONS]
         if all(answer == "yes" for answer in answers):
             return "yes"
@@ -105,7 +104,7 @@ _WORST_FIRST: tuple[Verdict, ...] = ("no", "undecided", "yes")
 
 
 def trust(context: ReportContext) -> dict[str, list[Trust]]:
-    """Title of the dataset -> judgement of every method with a finished run, in the experiment's order."""
+    """Return title of the dataset -> judgement of every method with a finished run, in the experiment's order."""
     judged = {
         group_title(data): [
             Trust(context.label(variant), evidence)
@@ -121,7 +120,7 @@ _Metrics = Mapping[str, "Series"]
 
 
 def _evidence(variant: str, series: _Metrics, methods: Mapping[str, _Metrics]) -> dict[str, Evidence]:
-    """Metric -> what it says about a method's uncertainty, by question."""
+    """Return metric -> its evidence about a method's uncertainty."""
     questions = {metric: question for metric in sorted(series) if (question := _question(metric, series))}
     order = sorted(questions, key=lambda metric: [*QUESTIONS, "difficulty"].index(questions[metric]))
     evidence = {}
@@ -134,7 +133,7 @@ def _evidence(variant: str, series: _Metrics, methods: Mapping[str, _Metrics]) -
 
 
 def _question(metric: str, measured: _Metrics) -> Question | None:
-    """What `metric` answers, of the metrics that were measured."""
+    """Return the question that `metric` answers, given the metrics that were measured."""
     parts = metric.split("/")
     if metric == next((name for name in ERRORS if name in measured), None):
         return "errors"
@@ -146,9 +145,9 @@ def _question(metric: str, measured: _Metrics) -> Question | None:
 
 
 def _floor(metric: str, variant: str, methods: Mapping[str, _Metrics], *, free: bool = True) -> float | None:
-    """The best mean of the search's free scores and of methods that learn nothing.
+    """Return the best mean of the search's free scores and of methods that learn nothing.
 
-    None where nothing of it was measured, or the free scores were not although there are any (`free`).
+    It is None if none of these was measured, or if free scores exist (`free`) but were not measured.
     """
     names = (f"{metric}_{score}" for score in free_scores())
     of_search = [mean_of(methods[variant][name]) for name in names if name in methods[variant]]
@@ -161,13 +160,13 @@ def _floor(metric: str, variant: str, methods: Mapping[str, _Metrics], *, free: 
 
 
 def _grade(question: Question, metric: str, cell: Cell, floor: float | None, *, units: bool) -> Evidence:
-    """The verdict of one measurement.
+    """Return the evidence with the verdict of one measurement.
 
     Args:
-        question: what it answers.
-        metric: its name.
+        question: the question it answers.
+        metric: name of the metric.
         cell: mean and interval.
-        floor: the best of what costs nothing.
+        floor: the best score without cost.
         units: whether the interval covers the test classes (or images).
     """
     name = label(metric)
@@ -191,7 +190,7 @@ def _grade(question: Question, metric: str, cell: Cell, floor: float | None, *, 
 
 
 def _detects(low: float, high: float, floor: float | None) -> tuple[Verdict, str]:
-    """Whether an AUROC between `low` and `high` is useful, and worth more than what costs nothing."""
+    """Return whether an AUROC between `low` and `high` beats chance and `floor`, and why if it does not."""
     if high < LEAST_AUROC:
         return "no", "below chance" if high < 0.5 else f"below {LEAST_AUROC:g}"
     if floor is not None and high <= floor:
@@ -207,7 +206,7 @@ def _detects(low: float, high: float, floor: float | None) -> tuple[Verdict, str
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """One method: its values by column, the column of the largest, and what its scores add."""
+    """One method: its values by column, the column of the largest, and the gain of its scores over the free ones."""
 
     label: str
     values: Mapping[str, float]
@@ -226,17 +225,17 @@ class ScoreTable:
 
     @property
     def adds(self) -> bool:
-        """Whether it says of some method what its scores add."""
+        """Return whether the table says for any method what its scores add."""
         return any(row.added for row in self.rows)
 
 
 def score_tables(context: ReportContext) -> dict[str, list[ScoreTable]]:
-    """What tells a wrong answer: every method's own uncertainty beside the scores that any search returns for nothing.
+    """Return tables of scores that tell a wrong answer: a method's own uncertainty and a search's free scores.
 
-    Cells are AUROCs, means over seeds; the best of a row is marked. For wrong answers the first column says what the
-    method's scores add to the free ones together: the difference of two cross-fitted AUROCs, `trust/added`,
-    with the interval of the table. A last table asks what answering only the surest is worth, by the method's own
-    uncertainty and by P(right), which is made of free scores.
+    Cells are AUROCs, means over seeds; the best of a row is marked. For wrong answers the first column is the gain of
+    the method's scores over all free scores together: the difference of two cross-fitted AUROCs, `trust/added`, with
+    the table's interval. A last table shows what answering only the surest questions is worth, by the method's own
+    uncertainty and by P(right), which is made from free scores.
 
     Returns:
         Title of the dataset -> tables: wrong answers, strangers, both at once; empty ones are left out.
@@ -274,7 +273,7 @@ def _columns(metric: str) -> dict[str, str]:
 def _table(
     context: ReportContext, title: str, named: Mapping[str, str], methods: Mapping[str, _Metrics], *, alike: bool = True
 ) -> ScoreTable:
-    """Return the table of metrics by column; `alike` ones are AUROCs, whose best is marked where there are several."""
+    """Return the table of metrics by column; `alike` columns are AUROCs, of which the best is marked."""
     rows = []
     for variant, series in methods.items():
         values = {column: mean_of(series[name]) for column, name in named.items() if name in series}
@@ -288,9 +287,9 @@ def _table(
 
 
 def added(series: _Metrics) -> str:
-    """Return what a method adds, in words: `+0.003 [+0.001, +0.005]`; empty where it was not measured.
+    """Return the gain of a method's scores, in words: `+0.003 [+0.001, +0.005]`; empty if it was not measured.
 
-    The interval is that of the table, over seeds and classes; of a single seed it is the one over classes.
+    The interval is that of the table, over seeds and classes; for a single seed, over classes.
     """
     if not {"trust/added", "trust/added_low", "trust/added_high"} <= set(series):
         return ""

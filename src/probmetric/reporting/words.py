@@ -26,7 +26,7 @@ _SWITCH = {"true": "on", "false": "off", "null": "none"}
 
 
 def templates() -> Environment:
-    """Return the package's templates; text put into HTML is escaped, and a name they lack is an error."""
+    """Return the package's templates; text put into HTML is escaped, and an undefined name is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
     pages = Environment(
@@ -41,7 +41,7 @@ def templates() -> Environment:
 
 
 def group_title(data: str) -> str:
-    """`glyphs+noise0.2` -> `glyphs, 20 % label noise`; `+nearest0.2`: `glyphs, 20 % nearest-class label noise`."""
+    """Return `glyphs, 20 % label noise` for `glyphs+noise0.2`, `glyphs, 20 % nearest-class ...` for `+nearest0.2`."""
     dataset, label_noise = split_data_name(data)
     if not label_noise:
         return dataset
@@ -50,7 +50,7 @@ def group_title(data: str) -> str:
 
 
 def noise_words(noise: LabelNoise) -> str:
-    """`nearest-class label noise, seed 1`; noise that is just called so is uniform and of seed 0."""
+    """Return `nearest-class label noise, seed 1`; uniform noise is `label noise`, and a seed of 0 is left out."""
     kind = "nearest-class label noise" if noise.kind == "nearest" else "label noise"
     return f"{kind}, seed {noise.seed}" if noise.seed else kind
 
@@ -61,7 +61,7 @@ def repetition(key: RunKey) -> str:
 
 
 def plus_minus(half_width: float | None, digits: int) -> str:
-    """Return words such as ` ± 0.004`; what rounds to nothing is below the last digit, what is unknown is left out."""
+    """Return words such as ` ± 0.004`, ` ± <0.001` if it rounds to 0, and an empty text if it is unknown."""
     if half_width is None or math.isnan(half_width):
         return ""
     text = f"{half_width:.{digits}f}"
@@ -69,7 +69,7 @@ def plus_minus(half_width: float | None, digits: int) -> str:
 
 
 def value_words(value: Any) -> str:
-    """Return a setting's value as a configuration file holds it, nothing for None."""
+    """Return a setting's value as a configuration file writes it; an empty text for None."""
     return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -80,7 +80,7 @@ def component_words(name: str, options: Mapping[str, Any]) -> str:
 
 
 def count_words(number: float) -> str:
-    """Return `4`; of a mean between 0 and 1 `fewer than 1`."""
+    """Return `4`; for a mean between 0 and 1, `fewer than 1`."""
     return "fewer than 1" if 0 < number < 1 else f"{number:.0f}"
 
 
@@ -91,12 +91,12 @@ def chance_words(probability: float) -> str:
 
 
 def option_words(option: str) -> str:
-    """`loss.delta_repulsion` -> `delta repulsion`; the component is left out, the reader knows it from the method."""
+    """Return `delta repulsion` for `loss.delta_repulsion`; the method already tells the component."""
     return option.rpartition(".")[2].replace("_", " ")
 
 
 def override_words(override: str) -> str:
-    """`uncertainty.apart=5` -> `members 5 seeds apart`; `loss.learn_scale=false` -> `learn scale off`."""
+    """Return `members 5 seeds apart` for `uncertainty.apart=5`, `learn scale off` for `loss.learn_scale=false`."""
     option, _, value = override.partition("=")
     words = _SWITCH.get(value, value.replace("_", " "))
     phrase = _PHRASES.get(option)
@@ -104,7 +104,7 @@ def override_words(override: str) -> str:
 
 
 def listed(names: Sequence[str], most: int = 0) -> str:
-    """`a`, `a and b`, `a, b and c`; of more than `most` + 1 names the first `most` and how many more there are."""
+    """Return `a`, `a and b`, `a, b and c`; of more than `most` + 1 names, the first `most` and the number of others."""
     if most and len(names) > most + 1:
         return f"{', '.join(names[:most])} and {len(names) - most} others"
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
@@ -116,7 +116,7 @@ def one_line(text: str) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Return `text` on one line, with what Markdown takes for markup escaped."""
+    """Return `text` on one line, with Markdown's markup escaped."""
     return re.sub(r"([\\`*_{}\[\]<>|#])", r"\\\1", one_line(text))
 
 
@@ -138,5 +138,5 @@ _TEX = {
 
 
 def escape_latex(text: str) -> str:
-    """Return `text` on one line, with what LaTeX takes for commands escaped."""
+    """Return `text` on one line, with LaTeX's commands escaped."""
     return "".join(_TEX.get(character, character) for character in one_line(text))

@@ -1,4 +1,4 @@
-"""What every component must keep, as tests that a user's own components can be given to.
+"""Contracts: tests that every component must pass, for your own components too.
 
     from probmetric.testing import LossContract
 
@@ -8,8 +8,8 @@
 
     check(LossContract, "circle")          # the same without pytest
 
-A component declares what it is exempt from, and why: `exempt = {"gradient_is_the_finite_difference": "stop-gradient"}`.
-pytest is not needed to import this.
+A component declares the tests that it is exempt from, and why:
+`exempt = {"gradient_is_the_finite_difference": "stop-gradient"}`. Importing this package does not need pytest.
 """
 
 from __future__ import annotations

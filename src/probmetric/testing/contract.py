@@ -1,4 +1,4 @@
-"""What the contracts of all kinds of components share."""
+"""Base class and helpers of the contracts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from probmetric.registry import Registry
 
 
 class Contract:
-    """Tests of one registered component; a subclass names it.
+    """Tests of one registered component; a subclass sets the component's `name`.
 
     A component may be exempt from a test: its class declares `exempt = {"order_of_the_batch_does_not_matter": "why"}`,
-    the test's name without `test_` and the reason, and the test is skipped.
+    which is the test's name without `test_` and the reason. The test is then skipped.
     """
 
     registry: ClassVar[Registry]
@@ -60,7 +60,7 @@ def raises(kind: type[Exception], pattern: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def telling(what: str) -> Iterator[None]:
-    """Say of which case a failed assertion speaks."""
+    """Put `what` before the message of a failed assertion."""
     try:
         yield
     except AssertionError as error:
@@ -71,7 +71,7 @@ def check(contract: type[Contract], name: str, **attributes: Any) -> dict[str, s
     """Run all tests of `contract` on component `name`, without pytest; the first failure is raised.
 
     Returns:
-        Test -> "passed", or why it was skipped.
+        Name of a test -> "passed", or the reason why it was skipped.
     """
     case = type(f"Test_{name}", (contract,), {"name": name, **attributes})()
     results = {}
@@ -86,5 +86,5 @@ def check(contract: type[Contract], name: str, **attributes: Any) -> dict[str, s
 
 
 def cases(contract: type[Contract], names: list[str], **attributes: Any) -> dict[str, type[Contract]]:
-    """Test classes of the components `names`, by class name: `globals().update(cases(LossContract, [...]))`."""
+    """Return test classes of the components `names` by class name: `globals().update(cases(LossContract, [...]))`."""
     return {f"Test_{name}": type(f"Test_{name}", (contract,), {"name": name, **attributes}) for name in names}

@@ -1,4 +1,4 @@
-"""What every loss must keep."""
+"""Contract of the losses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ C, M, B = 5, 6, 9
 
 
 def batch(double: bool = True) -> tuple[Tensor, Tensor]:
-    """Return embeddings (B, M) and labels: class 2 has three samples, class 4 none, class 3 one, uneven on purpose."""
+    """Return embeddings (B, M) and labels of uneven classes: class 2 has three samples, class 3 one, class 4 none."""
     generator = torch.Generator().manual_seed(3)
     z = torch.randn(B, M, generator=generator, dtype=torch.float64)
     labels = torch.tensor([0, 2, 1, 2, 0, 3, 2, 1, 1])
@@ -44,7 +44,7 @@ def assert_finite(loss: Loss, z: Tensor, y: Tensor) -> None:
 
 
 def draws_samples(loss: Loss) -> bool:
-    """Whether the value depends on the generator."""
+    """Return whether the loss's value depends on the generator."""
     z, y = batch()
     with torch.no_grad():
         return not torch.equal(run(loss, z, y, seed=1), run(loss, z, y, seed=2))
@@ -97,7 +97,7 @@ class LossContract(Contract):
         torch.testing.assert_close(run(loss, z[order], y[order]), run(loss, z, y), rtol=1e-10, atol=1e-12)
 
     def test_the_generator_makes_it_reproducible(self) -> None:
-        """Draws come from the generator only."""
+        """Check that draws come from the generator only."""
         loss = self.make()
         z, y = batch()
         first = run(loss, z, y)
@@ -188,7 +188,7 @@ class LossContract(Contract):
             assert group["weight_decay"] >= 0
 
     def test_probabilities_are_a_distribution_or_absent(self) -> None:
-        """Check that class probabilities are such, where the class declares `is_classifier`."""
+        """Check that class probabilities, if the loss gives any, are at least 0 and sum to 1."""
         loss = self.make()
         z, _ = batch()
         probabilities = loss.probabilities(z, generator=torch.Generator().manual_seed(1))
@@ -211,14 +211,14 @@ class LossContract(Contract):
         assert all(isinstance(value, float) for value in loss.diagnostics().values())
 
     def test_the_class_declares_what_it_can_do(self) -> None:
-        """Check that `has_proxies` and `is_classifier` are what the loss answers."""
+        """Check that `has_proxies` and `is_classifier` agree with what the loss returns."""
         loss = self.make()
         probabilities = loss.probabilities(batch()[0], generator=torch.Generator().manual_seed(1))
         assert (loss.class_proxies() is not None) == REGISTRY.holds(self.name, "has_proxies", self.options)
         assert (probabilities is not None) == REGISTRY.holds(self.name, "is_classifier", self.options)
 
     def test_bad_input_is_named(self) -> None:
-        """Check that wrong shapes and labels are answered with what is allowed."""
+        """Check that errors about wrong shapes and labels say what is allowed."""
         loss = self.make(double=False)
         with raises(ValueError, rf"\(4, {M + 1}\).*expected \(B, {M}\)"):
             loss(torch.zeros(4, M + 1), torch.zeros(4, dtype=torch.long))

@@ -1,4 +1,4 @@
-"""What every backbone, view, metric and source must keep."""
+"""Contracts of backbones, views, metrics and sources."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class BackboneContract(Contract):
             assert torch.equal(embeddings, encoder.head(features))
 
     def test_embeddings_do_not_depend_on_the_batch(self) -> None:
-        """Check that an image alone is embedded as among others."""
+        """Check that an image has the same embedding alone and in a batch."""
         encoder = self.create().eval()
         one_by_one = torch.cat([encoder(image[None]) for image in self.images()])
         torch.testing.assert_close(encoder(self.images()), one_by_one, rtol=1e-4, atol=1e-5)
@@ -99,7 +99,7 @@ class ViewContract(Contract):
         assert torch.equal(whole, parts)
 
     def test_evaluation_augments_nothing(self) -> None:
-        """Check that two epochs show the same, which is what `load_plain` and `normalise` give."""
+        """Check that two epochs give the same input, equal to that of `load_plain` and `normalise`."""
         view, rows = create_view(self.name, **self.options).evaluation(), np.arange(6)
         assert view.evaluation() == view
         assert torch.equal(self.trained(view, rows), self.trained(view, rows, epoch=1))
@@ -131,7 +131,7 @@ class MetricContract(Contract):
 
 
 class SourceContract(Contract):
-    """Tests of the registered source `name` that need none of its files."""
+    """Tests of the registered source `name` that do not need its files."""
 
     registry = SOURCES
 

@@ -1,4 +1,4 @@
-"""What every uncertainty must keep."""
+"""Contract of the uncertainties."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class UncertaintyContract(Contract):
             assert not value.requires_grad
 
     def test_class_probabilities_are_predictive_or_absent(self) -> None:
-        """Check for the trained classifier's: of the embedding itself, or their mean over the draws, which differs."""
+        """Check for the classifier's probabilities of the embedding, or, which differs, their mean over the draws."""
         encoder, uncertainty, arguments = self.prepared()
         images = tiny_batches(1)[0][0]
         draws = hasattr(uncertainty, "keep_samples")
@@ -146,7 +146,7 @@ class UncertaintyContract(Contract):
         assert batch.probabilities is None
 
     def test_same_seed_same_record_for_any_batch_size(self) -> None:
-        """Draws depend on the seed only."""
+        """Check that draws depend on the seed only."""
         encoder, uncertainty, arguments = self.prepared()
         images = tiny_batches(1)[0][0]
         whole = uncertainty.bind(encoder, **arguments, seed=1)(images)

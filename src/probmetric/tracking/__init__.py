@@ -1,12 +1,12 @@
-"""Results on disk -> MLflow. The files are the truth; the MLflow store is a view of them that can be rebuilt.
+"""Write results to MLflow. The MLflow store is only a view of the result files; it can be rebuilt from them.
 
-One MLflow experiment per dataset and one MLflow run per run folder, found again by the tag `probmetric.run` and
-compared by the tag `probmetric.digest`; one more experiment, `reports`, holds the tables and figures. A second call
-writes nothing, a changed run replaces its old self, and an empty store is filled with the same content.
+There is one MLflow experiment per dataset and one MLflow run per run folder. The tag `probmetric.run` finds a run
+again, the tag `probmetric.digest` tells whether it has changed. One more experiment, `reports`, holds the tables and
+figures. A second call writes no run, a changed run replaces the old one, and an empty store gets the same content.
 
-Writers of one store wait for each other at a lock file beside it: several processes may call `track` at once, on a
-store that does not exist yet. Artifacts of a local store are copied below `artifact_root`, where MLflow's client reads
-them without a server; after the folder was moved, `track` writes them again.
+Writers of one store wait for each other at a lock file beside the store, so several processes may call `track` at once,
+even before the store exists. Artifacts of a local store are copied below `artifact_root`, where MLflow's client reads
+them without a server. If you move that folder, `track` writes them again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def track(
 
     Args:
         experiment: name of the experiment the runs belong to.
-        runs: its runs, or their folders; those that are not finished are left out.
+        runs: its runs, or their folders; unfinished runs are left out.
         report_folder: `reports/<experiment>`; its tables and figures become artifacts.
         store_uri: `sqlite:///mlflow.db`, or the address of a tracking server.
         artifact_root: folder of the artifacts (not used with a tracking server, which has its own).
@@ -72,7 +72,7 @@ def ui_command(store_uri: str, port: int, artifact_root: str | Path = "mlartifac
     """Return the command that serves the MLflow UI for a local store, to this machine only.
 
     Raises:
-        FileError: `store_uri` is a tracking server, which has a UI of its own, or no store; or the port is in use.
+        FileError: `store_uri` is a tracking server, which has its own UI, or is no store; or the port is in use.
     """
     if not store.is_local(store_uri):
         raise FileError(f"{store_uri} is a tracking server; open that address in a browser.")
@@ -84,16 +84,16 @@ def ui_command(store_uri: str, port: int, artifact_root: str | Path = "mlartifac
             )
     settings = ["MLFLOW_DISABLE_TELEMETRY=true", "DO_NOT_TRACK=true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false"]
     server = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    server += ["--allowed-hosts", f"127.0.0.1:{port},localhost:{port}"]  # refuses pages that reach it by other names
+    server += ["--allowed-hosts", f"127.0.0.1:{port},localhost:{port}"]  # refuses requests under other host names
     places = ["--backend-store-uri", store_uri, "--artifacts-destination", str(artifact_root)]
     return ["env", *settings, *server, *places]
 
 
 def ui_addresses(store_uri: str, port: int) -> list[str]:
-    """Return lines that say where the UI shows what: all experiments, and each dataset's runs, best first.
+    """Return lines with the UI's addresses: of all experiments, and of each dataset's runs, best first.
 
     Raises:
-        FileError: the store cannot be read, such as one of another version of MLflow.
+        FileError: the store cannot be read, for example because another version of MLflow wrote it.
     """
     root = f"http://127.0.0.1:{port}/"
     lines = [f"MLflow UI: {root}#/experiments?workflowType=machine_learning (Ctrl-C stops it)"]
@@ -105,7 +105,7 @@ def ui_addresses(store_uri: str, port: int) -> list[str]:
     with store.quiet_mlflow(), store.readable_errors(store_uri):
         from mlflow import MlflowClient
 
-        client = MlflowClient(tracking_uri=f"sqlite:///{database}")  # MLflow keeps open stores by their addresses
+        client = MlflowClient(tracking_uri=f"sqlite:///{database}")  # absolute: MLflow caches open stores by address
         experiments = sorted(client.search_experiments(), key=lambda each: each.name)
     shown = [each for each in experiments if store.VIEW_TAG + store.VIEW in each.tags]
     lines += [f"  runs on {each.name}: {root}{store.view_address(each.experiment_id)}" for each in shown]
@@ -122,9 +122,9 @@ def live_curves(store_uri: str, run: str) -> Iterator[Callable[[Mapping[str, Any
         with live_curves(uri, run) as on_epoch:
             train_run(..., on_epoch=on_epoch)
 
-    Rows of the history are handed to a thread with an MLflow client; training never waits. A server that is slow, lost
-    or wrong costs the live view, nothing else: the first failure is logged once and the rest is dropped. When the run
-    is finished, `track` writes the real run from its files and removes the live one.
+    A thread with an MLflow client sends the rows of the history; training never waits. If the server is slow, lost or
+    wrong, only the live view is lost: the first failure is logged, and the following rows are dropped. When the run is
+    finished, `track` writes the real run from its files and removes the live one.
 
     Args:
         store_uri: address of a tracking server; with any other store nothing is shown and None is yielded.

@@ -1,9 +1,9 @@
-"""What MLflow is to hold of a run and of a report, read from the files; and of a method, read from its seeds there.
+"""Entries for MLflow: of a run and of a report, read from their files, and of a method, read from its runs in MLflow.
 
-MLflow's run table folds runs below the run that their tag `mlflow.parentRunId` names. The parent here is a row of the
-report's tables: a method with its overrides at one noise rate of a dataset; its children are the seeds, its metrics
-the means over them, of what every one of them has. Reports share runs, so a parent belongs to no report: it stands
-above all finished runs of its method in the store and has the tags of all reports that any of them belongs to.
+MLflow's run table folds a run below the run that its tag `mlflow.parentRunId` names. A parent here is a row of the
+report's tables: a method with its overrides at one noise rate of a dataset. Its children are the seeds, and its metrics
+are means over them, of the metrics that all seeds have. Reports share runs, so a parent belongs to no single report: it
+holds all finished runs of its method in the store and has the tags of all their reports.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REPORTS = "reports"
 _REPORT_SUFFIXES = {".csv", ".html", ".json", ".md", ".pdf", ".png", ".tex"}
 _LONGEST_TEXT = 5000
 _CURVES = ("train_loss", "val_metric")
-_VIEW = 6  # raised when other things are written of the same files
+_VIEW = 6  # raise it when the code writes other content from the same files
 
 Point = tuple[str, float, int, int]
 """Name, value, milliseconds since the epoch and step of a metric."""
@@ -39,14 +39,14 @@ Point = tuple[str, float, int, int]
 
 @dataclass
 class Entry:
-    """One MLflow run to be.
+    """The content of one MLflow run.
 
     Attributes:
-        name: what the UI calls it.
-        start: milliseconds since the epoch; with `end`, the time the UI shows.
-        end: likewise.
+        name: its name in the UI.
+        start: start of the time that the UI shows, in milliseconds since the epoch.
+        end: end of that time.
         params: settings as text.
-        tags: everything that is not a setting.
+        tags: facts that are not settings.
         metrics: its metrics and curves.
         artifacts: name -> small file to copy.
         dataset: (name, digest) of the prepared data.
@@ -64,13 +64,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class Source:
-    """Files that MLflow is to hold an entry of.
+    """Files that get one entry in MLflow.
 
     Attributes:
         experiment: the MLflow experiment: the dataset, or `reports`.
-        run: what the entry is found by again: `glyphs/arcface/seed0`.
+        run: key that finds the entry again: `glyphs/arcface/seed0`.
         digest: identity of the files.
-        read: reads the entry, which takes longer than all of this.
+        read: reads the entry (slow).
     """
 
     experiment: str
@@ -80,7 +80,7 @@ class Source:
 
 
 def run_source(run: RunFolder) -> Source:
-    """Return the source of a run; text files count by content, tensors, which change with the history, by size."""
+    """Return the source of a run. Text files count by content; tensors, which change with the history, by size."""
     content = {name: sha256_file(path) for name, path in run.text_files.items()}
     sizes = {str(path.relative_to(run.path)): path.stat().st_size for path in sorted(run.path.rglob("*.safetensors"))}
     digest = digest_of({"view": _VIEW, "content": content, "sizes": sizes})
@@ -88,7 +88,7 @@ def run_source(run: RunFolder) -> Source:
 
 
 def report_source(experiment: str, folder: Path) -> Source | None:
-    """Return the source of a report: its tables, figures and page; None where there are none."""
+    """Return the source of a report (its tables, figures and page), or None if it has no files."""
     files = {
         str(path.relative_to(folder)): path
         for path in sorted(folder.rglob("*"))
@@ -151,7 +151,7 @@ def _run_entry(run: RunFolder) -> Entry:
 
 
 def _changed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by dotted key, without those of training and evaluation that have their default."""
+    """Return settings by dotted key, without settings of training and evaluation that have their default."""
     groups = {"training": Training(), "evaluation": Evaluation()}
     defaults = flatten({name: group.model_dump(mode="json") for name, group in groups.items()})
     return {name: value for name, value in flatten(settings).items() if name not in defaults or defaults[name] != value}
@@ -176,7 +176,7 @@ def _headlines(run: RunFolder, end: int) -> Iterable[Point]:
 
 
 def families(children: Iterable[Run]) -> dict[str, list[Run]]:
-    """Group finished runs of the store that are one row of a table, by seed; return name of the parent -> runs."""
+    """Group the store's finished runs by row of a table; return name of the parent -> runs, ordered by seed."""
     several: dict[str, list[Run]] = defaultdict(list)
     for child in sorted(children, key=lambda child: (_key(child).seed, child.info.run_id)):
         several[f"{_key(child).group}/{_key(child).variant}"].append(child)
@@ -189,7 +189,7 @@ def members_of(run: Run) -> frozenset[str]:
 
 
 def family_digest(children: Sequence[Run]) -> str:
-    """Return the identity of what a parent of these runs shows."""
+    """Return the identity of the content of these runs' parent."""
     shown = [(child.data.tags[RUN_TAG], child.data.tags[DIGEST_TAG], sorted(members_of(child))) for child in children]
     return digest_of({"view": _VIEW, "children": shown})
 

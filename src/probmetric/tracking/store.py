@@ -1,4 +1,4 @@
-"""The MLflow store through its public client: what is there stays, what changed is replaced, what is new is written."""
+"""The MLflow store through its public client: write new runs, replace changed ones, leave the others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 KINDS = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "file", "databricks", "databricks-uc")
-PLUGINS = "mlflow.tracking_store"  # other kinds, of packages that are installed
+PLUGINS = "mlflow.tracking_store"  # entry points of installed packages that add kinds
 LIVE_TAG = "probmetric.live"
 CHILD_OF = "mlflow.parentRunId"
 _TRAINS = {"mlflow.experimentKind": "custom_model_development"}  # the UI then shows training runs, not chat traces
@@ -54,15 +54,15 @@ _FOLDED = "#/experiments/{}/runs?workflowType=machine_learning"
 
 
 def is_local(store_uri: str) -> bool:
-    """Whether the store is a database here, not a tracking server."""
+    """Return whether the store is a database or folder here, not a tracking server."""
     return not store_uri.startswith(("http://", "https://", "databricks"))
 
 
 def check_place(store_uri: str, artifact_root: str | Path) -> None:
-    """Refuse the address of a store that cannot be here; no server, and no database of others, is asked.
+    """Refuse the address of a store that cannot work here, without contacting a server or another database.
 
     Raises:
-        FileError: a kind of store that MLflow has not, an address without host or file, or what is in the way of one.
+        FileError: MLflow has no such kind of store, the address lacks a host or file, or something is in its way.
     """
     parts = urlsplit(store_uri)
     kind, kinds = parts.scheme.partition("+")[0], [*KINDS, *(point.name for point in entry_points(group=PLUGINS))]
@@ -85,7 +85,7 @@ def check_place(store_uri: str, artifact_root: str | Path) -> None:
 
 
 def _in_the_way(folder: Path) -> str:
-    """Return why a folder can neither be written nor made; "" where it can."""
+    """Return why a folder can neither be written nor made, or "" if it can."""
     there = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
     if not there.is_dir():
         return f"{there} is no folder"
@@ -96,10 +96,10 @@ def _in_the_way(folder: Path) -> str:
 
 @contextlib.contextmanager
 def opened(store_uri: str, artifact_root: Path) -> Iterator[MlflowClient]:
-    """Open the store for one writer: locked, found writable or answering, quiet.
+    """Open the store for one writer: lock it, check that it can be written or answers, and silence MLflow.
 
     Raises:
-        FileError: what went wrong, in words, with the way out.
+        FileError: the store cannot be opened; the message says why and what to do.
     """
     try:
         check_store(store_uri)
@@ -107,10 +107,10 @@ def opened(store_uri: str, artifact_root: Path) -> Iterator[MlflowClient]:
         raise FileError(str(error)) from None
     check_place(store_uri, artifact_root)
     database = Path(store_uri.removeprefix("sqlite:///")).resolve() if store_uri.startswith("sqlite:///") else None
-    address = f"sqlite:///{database}" if database else store_uri  # MLflow keeps open stores by their addresses
+    address = f"sqlite:///{database}" if database else store_uri  # absolute: MLflow caches open stores by address
     with (
         quiet_mlflow(),
-        alone(database or artifact_root, "writes to the MLflow store"),  # MLflow's migrations do not survive two
+        alone(database or artifact_root, "writes to the MLflow store"),  # two migrations at once break the database
         readable_errors(store_uri),
     ):
         from mlflow import MlflowClient
@@ -126,7 +126,7 @@ def opened(store_uri: str, artifact_root: Path) -> Iterator[MlflowClient]:
 
 @contextlib.contextmanager
 def patience(seconds: int, retries: int) -> Iterator[None]:
-    """Wait for a tracking server so long, and ask it again so often, unless the user's environment says otherwise."""
+    """Set MLflow's timeout in `seconds` and its number of `retries`, unless the user's environment sets them."""
     limits = {"MLFLOW_HTTP_REQUEST_TIMEOUT": str(seconds), "MLFLOW_HTTP_REQUEST_MAX_RETRIES": str(retries)}
     added = {name: value for name, value in limits.items() if name not in os.environ}
     os.environ.update(added)
@@ -139,10 +139,10 @@ def patience(seconds: int, retries: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_mlflow() -> Iterator[None]:
-    """Silence telemetry, migration chatter and printed addresses; to be entered before MLflow is imported.
+    """Silence telemetry, messages of migrations and printed addresses; enter it before importing MLflow.
 
     Raises:
-        FileError: MLflow cannot read a variable of the environment.
+        FileError: MLflow cannot read an environment variable.
     """
     for name in ("MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"):
         os.environ.setdefault(name, "true")
@@ -156,7 +156,7 @@ def quiet_mlflow() -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in ("mlflow", "alembic")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
-        logger.setLevel(logging.CRITICAL)  # what goes wrong is raised too, and said in words
+        logger.setLevel(logging.CRITICAL)  # errors are raised as well, and turned into messages
     try:
         yield
     finally:
@@ -165,7 +165,7 @@ def quiet_mlflow() -> Iterator[None]:
 
 
 def _check_writable(database: Path) -> None:
-    """Check that an SQLite file can be written: MLflow would retry for more than a minute before it gives up."""
+    """Check that an SQLite file can be written, because MLflow would retry for more than a minute."""
     with contextlib.closing(sqlite3.connect(database, timeout=20)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("SELECT count(*) FROM sqlite_master")
@@ -174,7 +174,7 @@ def _check_writable(database: Path) -> None:
 
 @contextlib.contextmanager
 def readable_errors(store_uri: str) -> Iterator[None]:
-    """Turn errors of MLflow, SQLAlchemy, SQLite and the file system into one sentence with the way out."""
+    """Turn errors of MLflow, SQLAlchemy, SQLite and the file system into a `FileError` that says what to do."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -189,19 +189,19 @@ def readable_errors(store_uri: str) -> Iterator[None]:
 
 
 class Writer:
-    """Writes sources to one open store on behalf of one experiment.
+    """Writes sources to one open store for one experiment.
 
     Attributes:
-        client: MLflow's.
-        artifact_root: folder of the artifacts; None where a tracking server keeps them.
-        member: the tag of runs that belong to the experiment.
+        client: the MLflow client.
+        artifact_root: folder of the artifacts; None if a tracking server keeps them.
+        member: tag of the runs that belong to the experiment.
     """
 
     def __init__(self, client: MlflowClient, artifact_root: Path | None, member: str) -> None:
         self.client, self.artifact_root, self.member = client, artifact_root, MEMBER_TAG + member
 
     def write(self, sources: Sequence[Source]) -> dict[str, Any]:
-        """Bring the store up to date; returns the names written and how many were unchanged."""
+        """Bring the store up to date; return the names written and the number unchanged."""
         written = []
         for name in sorted({source.experiment for source in sources}):
             experiment_id = self.experiment_id(name)
@@ -215,7 +215,7 @@ class Writer:
         return {"written": written, "unchanged": len(sources) - len(written)}
 
     def _bring_up_to_date(self, experiment_id: str, sources: Sequence[Source]) -> list[str]:
-        """Write what is new, replace what changed; returns the names of what was written."""
+        """Write new sources, replace changed ones, and return the names written."""
         stored = _by_name(self._runs(experiment_id), RUN_TAG, LIVE_TAG)
         written = []
         for source in sources:
@@ -234,7 +234,7 @@ class Writer:
         return written
 
     def _keep_parents(self, experiment_id: str) -> None:
-        """Put every finished run below a parent that shows it as it is; delete parents of something else."""
+        """Put every finished run below an up-to-date parent; delete outdated parents."""
         runs = self._runs(experiment_id)
         finished = [run for run in runs if RUN_TAG in run.data.tags and DIGEST_TAG in run.data.tags]
         parents = [run for run in runs if PARENT_TAG in run.data.tags]
@@ -252,7 +252,7 @@ class Writer:
         self._delete(run for run in parents if run.info.run_id not in kept)
 
     def _create(self, experiment_id: str, entry: Entry, tags: Mapping[str, str], digest: str) -> str:
-        """Write a run, its digest last: a run without one is written again; returns its id."""
+        """Write a run and return its id. The digest comes last, so that an interrupted run is written again."""
         from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 
         run = self.client.create_run(experiment_id, entry.start, {**entry.tags, **tags}, entry.name)
@@ -282,10 +282,10 @@ class Writer:
                 shutil.rmtree(self.artifact_root / name / run.info.run_id, ignore_errors=True)
 
     def experiment_id(self, name: str) -> str:
-        """Return MLflow's id of the experiment, which is made or restored.
+        """Return MLflow's id of the experiment; make or restore the experiment if necessary.
 
-        Artifacts are found by the address that the store has of their folder. Where that is not here any more (the
-        repository was moved), another experiment takes the name, and all its runs are written again.
+        The store finds artifacts by the address of their folder. If this address is wrong because the repository was
+        moved, a new experiment takes the name, and all its runs are written again.
         """
         from mlflow.exceptions import MlflowException
 
@@ -303,7 +303,7 @@ class Writer:
             try:
                 return str(self.client.create_experiment(name, location, _TRAINS))
             except MlflowException:
-                # Somebody else's process made it meanwhile on a shared server.
+                # Another process made it meanwhile on a shared server.
                 experiment = self.client.get_experiment_by_name(name)
                 if experiment is None:
                     raise
@@ -319,15 +319,15 @@ class Writer:
         return runs
 
     def _describe(self, experiment_id: str, note: str) -> None:
-        """Say what an experiment holds, in words first: lists show the beginning as it is written. Another's stays."""
+        """Describe an experiment by `note`, unless it has a description. Words come first: lists show its beginning."""
         if _NOTE not in self.client.get_experiment(experiment_id).tags:
             self.client.set_experiment_tag(experiment_id, _NOTE, note)
 
     def _keep_views(self, experiment_id: str, dataset: str) -> None:
-        """Put the views of the run table of a dataset into the store, unless they are there, and name them.
+        """Put the views of a dataset's run table into the store, unless they are there, and link to them.
 
-        MLflow holds the columns somebody chose in their browser; a view that is shared is a tag of the experiment, and
-        an address names it.
+        MLflow keeps the columns that a user chose in the user's browser. A shared view is a tag of the experiment and
+        has an address.
         """
         tags = self.client.get_experiment(experiment_id).tags
         for view, shown in _FILTERS.items():
@@ -344,12 +344,12 @@ class Writer:
 
 
 def view_address(experiment_id: str, view: str = VIEW) -> str:
-    """Return where a server shows a view of an experiment: its methods, or its runs, best first."""
+    """Return the address of a view of an experiment: its methods, or its runs, best first."""
     return f"{_FOLDED.format(experiment_id)}&viewStateShareKey={view}"
 
 
 def _by_name(runs: Iterable[Run], *name_tags: str) -> dict[str, list[Run]]:
-    """Return the runs by what one of their tags says; several after an interruption, or with a live run."""
+    """Return value of a tag in `name_tags` -> its runs: several after an interruption or with a live run."""
     named: dict[str, list[Run]] = {}
     for run in runs:
         if name := next((run.data.tags[tag] for tag in name_tags if run.data.tags.get(tag)), ""):

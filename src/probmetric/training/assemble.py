@@ -1,8 +1,8 @@
-"""Encoder, loss and uncertainty put together: new, or with the weights of a file. No other module does.
+"""Make encoder, loss and uncertainty together: new, or with the weights of a file. Only this module does so.
 
 made = assemble(settings, data.sizes, device)            initial weights, drawn from the run's seed
 made = restored(settings, sizes, weights, misfit)        weights of a run folder or a model folder
-made = load_encoder("results/digits/arcface/seed0")      the same, of a finished run
+made = load_encoder("results/digits/arcface/seed0")      encoder and loss of a finished run
 posterior = data.fit_posterior(made, uncertainty)        of `TrainingData`
 predictor = made.predictor(uncertainty, posterior, seed)
 """
@@ -35,11 +35,11 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Sizes:
-    """What of the data decides the size of a network.
+    """The sizes of the data that decide the size of a network.
 
     Attributes:
         in_channels: channels of the input.
-        image_size: its side.
+        image_size: side of the input.
         num_classes: training classes C.
         num_images: training images.
     """
@@ -64,8 +64,8 @@ class Assembly(NamedTuple):
 
     Attributes:
         encoder: the encoder, or several as one.
-        loss: the loss, or the objective that takes its place; None where nothing is trained.
-        settings: what both were made by.
+        loss: the loss, or the objective that replaces it; None where nothing is trained.
+        settings: the settings that both were made from.
     """
 
     encoder: Encoder
@@ -104,12 +104,12 @@ def assemble(
 
     Args:
         settings: what to make.
-        sizes: of the data.
+        sizes: sizes of the data.
         device: where to put both.
-        encoder: a network of one's own in place of the backbone that `settings` names.
+        encoder: your own network in place of the backbone that `settings` names.
 
     Raises:
-        ConfigError: the objective has none to train with.
+        ConfigError: the uncertainty named as `objective` has no objective.
     """
     if encoder is None:
         torch.manual_seed(derive_seed(settings.seed, "weights"))
@@ -155,10 +155,10 @@ def restored(
 
     Args:
         settings: how they were trained.
-        sizes: of the data they were trained on.
+        sizes: sizes of the data they were trained on.
         weights: named `encoder.*` and `loss.*`.
-        misfit: what to say where the weights do not fit the settings.
-        encoder: a network of one's own in place of the backbone that `settings` names.
+        misfit: beginning of the message if the weights do not fit the settings.
+        encoder: your own network in place of the backbone that `settings` names.
 
     Raises:
         FileError: the weights do not fit.
@@ -195,7 +195,7 @@ def load_encoder(run_folder: str | Path, device: torch.device | str = "cpu", whi
 
 
 def combined(members: Sequence[Assembly]) -> Assembly:
-    """Return several encoders as one, with the loss and settings of the first; one stays as it is."""
+    """Return several encoders as one, with the loss and settings of the first; a single one is returned as it is."""
     if len(members) == 1:
         return members[0]
     return members[0]._replace(encoder=cast("Encoder", EncoderEnsemble([member.encoder for member in members])))

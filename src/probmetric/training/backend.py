@@ -1,4 +1,4 @@
-"""How the training step is computed: which kernels, whether compiled. Process-wide switches, put back afterwards."""
+"""How the training step is computed: kernels and compilation. Switches of the process are restored afterwards."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _REPEATABLE = ":4096:8"
 
 @contextlib.contextmanager
 def backend(*, deterministic: bool) -> Iterator[None]:
-    """Choose kernels for the block; what was set before is set again afterwards.
+    """Choose kernels for the block; the settings from before are restored afterwards.
 
-    Deterministic: operations that may give other bits the next time are refused, and cuBLAS gets the fixed workspace
-    it needs for that. Otherwise cuDNN tries its convolutions once per shape and takes the fastest.
+    With `deterministic`, operations that may give other bits the next time are refused, and cuBLAS gets the fixed
+    workspace that it needs for this. Otherwise cuDNN tries its convolutions once per shape and takes the fastest.
 
     Raises:
         TrainingError: an operation of the run has no deterministic kernel.

@@ -1,8 +1,8 @@
 """Batch normalisation over the whole batch of several processes.
 
-The number of processes is not part of a run's settings, so it must not change what is computed: statistics are always
-those of the global batch. CUDA has kernels for that (`SyncBatchNorm`), which refuse the CPU; there the two-pass formula
-below stands in, in which sums run over the processes, forward and backward:
+The number of processes is not part of a run's settings, so it must not change the result: statistics are always those
+of the global batch. On CUDA `SyncBatchNorm` computes them. On the CPU, where it does not work, the two-pass formula
+below does, with sums over all processes, forward and backward:
 
     mean = sum x / n        var = sum (x - mean)^2 / n        y = (x - mean) / sqrt(var + eps) * weight + bias
 """
@@ -20,7 +20,7 @@ BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
 
 def synchronise_batch_norm(module: nn.Module, device: torch.device) -> None:
-    """Let the batch normalisation inside `module` see all processes' images; names of weights stay as they are."""
+    """Let the batch normalisation inside `module` see all processes' images; the names of weights do not change."""
     if device.type == "cuda":
         convert = nn.SyncBatchNorm.convert_sync_batchnorm
         if "timm" in sys.modules:  # some of its layers normalise and activate
@@ -53,7 +53,7 @@ class GlobalBatchNorm(nn.Module):
         self.after = nn.Sequential(*layer.children())
 
     def forward(self, maps: Tensor) -> Tensor:
-        """(B, D, ...) -> (B, D, ...), as `nn.BatchNorm2d`, and what `layer` did after it."""
+        """Normalise (B, D, ...) as `nn.BatchNorm2d` does, and apply the children of `layer`."""
         if self.training:
             normalised = self._normalised(maps.float()).to(maps.dtype)
         else:

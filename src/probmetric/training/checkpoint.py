@@ -1,4 +1,4 @@
-"""Checkpoints that survive a kill at any moment and are never trusted blindly.
+"""Checkpoints that survive a kill at any moment and are verified before use.
 
 A checkpoint is one file: a line with the SHA-256 of the rest, then a `torch.save` archive of tensors and plain
 values. It is written to a temporary sibling and renamed; the newest two are kept. Reading checks the digest first
@@ -68,7 +68,7 @@ class Checkpoints:
         return None
 
     def remove(self) -> None:
-        """Delete every checkpoint, and what killed or damaged ones left behind."""
+        """Delete every checkpoint, and the temporary and damaged files beside them."""
         for path in self.folder.glob("*step-*"):
             path.unlink(missing_ok=True)
 

@@ -1,8 +1,8 @@
-"""Training and validation images as batches; of a prepared dataset test images cannot be opened through it.
+"""Training and validation images as batches. Test images of a prepared dataset cannot be opened through this module.
 
-Up to two gigabytes of training pixels are held in memory, on the device. Larger sets are read, decoded and augmented
-by threads a few batches ahead of the training step; what a batch contains depends on the seed, the epoch and the image
-only, so neither the threads nor a resumed run change it.
+Up to two gigabytes of training pixels are held in memory, on the device. For larger sets, threads read, decode and
+augment a few batches ahead of the training step. The content of a batch depends only on the seed, the epoch and the
+images, so neither threads nor a resumed run change it.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ VALUES_AT_ONCE = 2**19  # two megabytes of float32
 
 @dataclass(frozen=True)
 class TrainingImages:
-    """What a training may see.
+    """The images that a training may see.
 
     Attributes:
-        sources: images to train on, and to choose on, whose labels number the same classes.
+        sources: images to train on and images to choose an epoch on; both number classes alike.
         view: the training view.
-        digest: SHA-256 that names them.
-        name: what messages call them.
-        places: manifest columns `places.COLUMNS` of the training images (N,), where they are street scenes.
-        channels: of the images of the dataset; 0 where that is not known. With it a dataset may have no training
-            images, for networks that learn nothing from it.
+        digest: SHA-256 that identifies the images.
+        name: name of the images in messages.
+        places: manifest columns `places.COLUMNS` of the training images (N,), if they are street scenes.
+        channels: channels of the dataset's images, 0 if unknown. If known, training images may be missing, for networks
+            that do not train.
     """
 
     sources: Mapping[Use, ImageSource]
@@ -68,7 +68,7 @@ def training_images(
         folder: the prepared dataset.
         settings: how to train.
         view: the training view, by default the one its source declares.
-        role: which splits may be seen (`data.choosing`); None: those whose images the finished weights know.
+        role: which splits may be seen (`data.choosing`); None: those that the finished weights were trained on.
 
     Raises:
         FileError: the folder's files are not the ones prepared.
@@ -87,7 +87,7 @@ def training_images(
 
 @dataclass(frozen=True)
 class Pass:
-    """Batches of images (B, C, H, W) and labels (B,), read anew every time they are iterated over."""
+    """Batches of images (B, C, H, W) and labels (B,), read again in every iteration."""
 
     read: Callable[[], Iterator[tuple[Tensor, Tensor]]]
 
@@ -99,15 +99,15 @@ class TrainingData:
     """Batches of the images to train on, and the images to choose on in order.
 
     Attributes:
-        sources: both.
+        sources: images to train on and images to choose on.
         index: numbers of the training images in their source (N,).
         labels: their classes, re-mapped to 0..C-1 (N,).
-        val_labels: classes of the validation images (V,), re-mapped likewise in a closed-set dataset.
+        val_labels: classes of the validation images (V,), re-mapped to 0..C-1 in a closed-set dataset.
         closed_set: whether the validation classes are training classes.
         num_classes: C.
         in_channels: channels of the images.
-        image_size: their height and width.
-        digest: SHA-256 that names the images.
+        image_size: height and width of the images.
+        digest: SHA-256 that identifies the images.
     """
 
     def __init__(
@@ -119,11 +119,11 @@ class TrainingData:
         device: torch.device,
         processes: Processes = ALONE,
     ) -> None:
-        """Batch `images`; batches depend on `seed` and the epoch only, of each `processes` loads its share.
+        """Batch `images`. Batches depend on `seed` and the epoch only; each of the `processes` loads its share of them.
 
         Raises:
             DataError: fewer than two classes, or images that do not fit the view.
-            OptionError: batches that cannot be made of these images.
+            OptionError: the batches cannot be made from these images.
         """
         self.settings, self.seed, self.device, self.processes = settings, seed, device, processes
         self.sources, self.digest, self._view, self._name = images.sources, images.digest, images.view, images.name
@@ -156,7 +156,7 @@ class TrainingData:
         self.val_labels = torch.from_numpy(np.searchsorted(classes, validation) if self.closed_set else validation)
 
     def _read_sizes(self) -> tuple[int, int]:
-        """Return channels and side of the network's input; hold the images where that is possible."""
+        """Return channels and side of the network's input; keep the images in memory if they fit."""
         train, side = self.sources["train"], self._view.side
         if not len(train) and side is not None:
             return self._channels, side
@@ -172,7 +172,7 @@ class TrainingData:
 
     @property
     def sizes(self) -> Sizes:
-        """What of the data decides the size of a network."""
+        """Return the sizes of the data that decide the size of a network."""
         return Sizes(self.in_channels, self.image_size, self.num_classes, len(self.labels))
 
     @property
@@ -206,7 +206,7 @@ class TrainingData:
             yield positions, images, self.labels[positions].to(self.device)
 
     def _augmented(self, positions: list[Tensor], epoch: int) -> Iterator[Tensor]:
-        """Yield augmented images of each batch of positions; several small ones at once, in two thirds of the time."""
+        """Yield augmented images of each batch of positions; several small ones at once take two thirds of the time."""
         if self._held is None:
             yield from self._ahead(lambda batch: self.batch(batch, epoch=epoch)[0], positions)
             return
@@ -237,7 +237,7 @@ class TrainingData:
         return Pass(lambda: ((images, labels) for _, images, labels in self._drawn(chosen, 0)))
 
     def plain_pass(self) -> Pass:
-        """Return every training image once, in order, without augmentation."""
+        """Return one pass over the training images in order, without augmentation."""
         return self._in_order("train", self.labels)
 
     def validation_pass(self) -> Pass | None:
@@ -271,10 +271,10 @@ class TrainingData:
         return Pass(lambda: zip(self.plain_batches(use), parts, strict=True))
 
     def own_images_shuffled(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield every training image once, without augmentation, in random batches of about the size a step has.
+        """Yield every training image once, without augmentation, in random batches of about the size of a step's batch.
 
-        Positions (b,) and images (b, C, H, W): this process's share of each batch, which has two images at least:
-        batch normalisation cannot train on one.
+        Items are positions (b,) and images (b, C, H, W): this process's share of a batch, which has two images at least
+        because batch normalisation cannot train on one.
         """
         order = torch.randperm(len(self.labels), generator=generator_for("cpu", self.seed, "shuffled"))
         count = max(1, min(-(-len(order) // self.settings.batch_size), len(order) // 2))
@@ -296,7 +296,7 @@ class TrainingData:
         return self.sources["train"].load(positions.numpy())
 
     def _taken(self, held: Tensor, positions: Tensor) -> Tensor:
-        """Return held images (B, C, H, W): `index_select` copies whole rows, and leaves channels last."""
+        """Return images (B, C, H, W) from memory: `index_select` copies whole rows, and leaves channels last."""
         return held.permute(0, 2, 3, 1).index_select(0, positions.to(self.device)).permute(0, 3, 1, 2)
 
     def _laid_out(self, images: Tensor) -> Tensor:
@@ -309,7 +309,7 @@ class TrainingData:
 def training_view(settings: EncoderSettings, folder: str | Path) -> View:
     """Return the view a run trains with on the prepared `folder`, normalised as its backbone expects.
 
-    Its `evaluation()` is what validation and every later step must use.
+    Validation and every later step must use the view's `evaluation()`.
     """
     backbone = settings.backbone
     return view_of(

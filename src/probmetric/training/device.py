@@ -1,9 +1,9 @@
 """Which device a job computes on.
 
-A scheduler that assigns a device sets CUDA_VISIBLE_DEVICES, and that is honoured. Where a job sees several devices
-(one machine, several concurrent jobs), each job claims its own through a lock file: the operating system drops the
-lock when the process dies, however it dies, so nothing is ever left claimed. With more jobs than devices the
-devices are shared evenly; nobody waits.
+A scheduler assigns a device by CUDA_VISIBLE_DEVICES, and only visible devices are used. If a job sees several devices
+(one machine, several concurrent jobs), it claims one by a lock file. The operating system drops the lock when the
+process ends, however it ends, so no device stays claimed. If there are more jobs than devices, jobs share the devices
+evenly; no job waits.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def claim_device(
 
 
 def _made_current(device: torch.device) -> torch.device:
-    """Make `device` this process's current one, so that nothing allocates a context on device 0 beside it."""
+    """Make `device` this process's current one, so that no context is allocated on device 0 as well."""
     if torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count():
         torch.cuda.set_device(device)
     return device
@@ -91,7 +91,7 @@ def _lock_folder(folder: str | Path | None) -> Path:
 
 @contextlib.contextmanager
 def _first_free(devices: Sequence[str], folder: Path) -> Iterator[int]:
-    """Number of the first device with the fewest claims; the claim is held until the block ends."""
+    """Yield the number of the first device with the fewest claims; the claim is held until the block ends."""
     for turn in itertools.count():
         for number, name in enumerate(devices):
             path = folder / f"{re.sub(r'[^A-Za-z0-9-]', '_', name)}.{turn}.lock"
@@ -104,8 +104,8 @@ def _first_free(devices: Sequence[str], folder: Path) -> Iterator[int]:
 def keep_freed_memory() -> None:
     """Let glibc keep freed blocks of up to 32 MiB for reuse instead of returning them to the kernel.
 
-    By default every step gives its activations back and faults the same pages in again: a step of the compact net on
-    a CPU takes 1.17 to 1.33 times as long. Results do not change. Other C libraries are left alone.
+    By default every step returns its activations' memory and then faults the same pages in again: a step of the compact
+    net on a CPU takes 1.17 to 1.33 times as long. Results do not change.
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)

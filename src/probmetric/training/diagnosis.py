@@ -1,4 +1,4 @@
-"""What to say when the loss is no longer a finite number."""
+"""Messages for a loss or gradients that are not finite."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from probmetric.errors import ProbMetricError
 
 
 class TrainingError(ProbMetricError, RuntimeError):
-    """Training cannot go on; the message says where it stands and what to do."""
+    """Training cannot go on; the message says where it stopped and what to do."""
 
 
 class NonFiniteLossError(TrainingError):

@@ -1,10 +1,10 @@
-"""What the frozen part of a network makes of images: computed once per (weights, view, images), shared by all runs.
+"""Features: output of a network's frozen part, computed once per (weights, view, images) and shared by all runs.
 
     state/features/<digest of weights and view>/<digest of images>.safetensors
 
-Heads on a frozen trunk, of any seed and loss, their posteriors and embeddings then cost what a matrix product costs;
-networks that train from a part on (`train_from`) start at that part's input. Features are float32, in
-evaluation mode, computed in batches of `data.images.BATCH`: they equal those of a training step in float32 to rounding.
+With stored features, a head on a frozen trunk, its posterior and its embeddings cost only a matrix product, for every
+seed and loss. Networks that train from a part on (`train_from`) start at that part's input. Features are float32,
+computed in evaluation mode in batches of `data.images.BATCH`; they equal those of a float32 training step to rounding.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from probmetric.uncertainty.ensemble import EncoderEnsemble
 
 
 class Features(NamedTuple):
-    """What the frozen part of a network makes of images, and what computing it took."""
+    """Features of images by the frozen part of a network, and the seconds to compute them."""
 
     rows: Tensor  # (N, D), or (N, ...) where the network trains from a part on
     seconds: float
@@ -41,13 +41,13 @@ class Features(NamedTuple):
 
 @dataclass(frozen=True)
 class FeatureStore:
-    """Files of what the frozen part of a network makes of images seen by one eye.
+    """Files of the features that the frozen part of a network makes from images seen by one eye.
 
     Attributes:
         encoder: the whole encoder.
         eye: how it sees images.
-        folder: where the files lie.
-        part: the part whose input is kept; None: the head.
+        folder: folder of the files.
+        part: the part whose input is stored; None: the head.
     """
 
     encoder: Encoder
@@ -59,9 +59,9 @@ class FeatureStore:
     def of(
         cls, settings: EncoderSettings, encoder: Encoder, eye: Eye, root: Path, part: str | None = None
     ) -> FeatureStore:
-        """Return the store of `encoder` below `root`; encoders that differ in what comes after share one.
+        """Return the store of `encoder` below `root`; encoders with the same frozen part share one.
 
-        The code counts with all it imports: of the network, of the view, and of how images are read.
+        The store's name depends on the code of the network, of the view and of image reading, with all they import.
         """
         state, frozen = encoder.state_dict(), encoder.trunk_names(part)
         trunk = {name: value for name, value in state.items() if name in frozen}
@@ -72,11 +72,11 @@ class FeatureStore:
         return cls(encoder, eye, root / digest_of([tensors_digest(trunk), options, code, view, part])[:24], part)
 
     def read(self, source: ImageSource, images_digest: str, device: torch.device) -> Features:
-        """Return the features of `source` from their file, which one process computes if it is missing.
+        """Return the features of `source` from their file; one process computes the file if it is missing.
 
         Args:
             source: the images.
-            images_digest: digest of the dataset they are of.
+            images_digest: digest of their dataset.
             device: where to compute.
         """
         rows = digest_of([images_digest, tensors_digest({"rows": np.asarray(source.index)})])[:24]
@@ -102,16 +102,16 @@ class FeatureStore:
 
 
 class Shared(NamedTuple):
-    """A network whose first part is frozen: what that part makes of images, and the network that goes on from there."""
+    """A network with a frozen first part: the store of that part's features, and the network after it."""
 
     store: FeatureStore
     rest: Encoder
 
 
 def shared(settings: EncoderSettings, encoder: Encoder, eye: Eye, root: Path | None) -> Shared | None:
-    """Return the frozen part of a run's encoder and the rest; None where nothing is frozen or could be shared.
+    """Return the frozen part of a run's encoder and the rest; None if no part is frozen or can be shared.
 
-    Members of an ensemble share that part with each other.
+    Members of an ensemble share their frozen part.
 
     Args:
         settings: the run's settings.
@@ -179,12 +179,12 @@ class FeatureSource:
 def on_features(
     settings: EncoderSettings, encoder: Encoder, images: TrainingImages, data: TrainingData, root: Path | None
 ) -> tuple[Encoder, TrainingData]:
-    """Return what trains of the encoder, and the data as that sees them; both as they are where nothing is shared.
+    """Return the part of the encoder that trains, and its data; both unchanged if no features are shared.
 
     Args:
         settings: the run's settings.
         encoder: the encoder.
-        images: what `data` was made of.
+        images: the images of `data`.
         data: the training data.
         root: folder of the shared features; None shares none.
     """
@@ -207,7 +207,7 @@ def start_head(encoder: Encoder, data: TrainingData, store: FeatureStore | None 
     Args:
         encoder: the encoder.
         data: the training data.
-        store: where these features are kept; None computes them.
+        store: store of these features; None computes them.
 
     Raises:
         ConfigError: the encoder has no linear head, or one without the bias that the map needs.

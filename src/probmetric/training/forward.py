@@ -1,4 +1,4 @@
-"""Images to embeddings: in a training step, in the precision of the run; of a whole split, shared by the processes."""
+"""Images to embeddings: of a training step, in the run's precision, or of a whole split, shared by the processes."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def resolve_precision(request: Literal["auto", "float32", "bf16"], device: torch
 
 
 class Network(nn.Module):
-    """What a training step runs on images: a module, so that it can be compiled and spread over processes."""
+    """The network of a training step, as a module that can be compiled and spread over processes."""
 
     def __init__(
         self, encoder: Encoder, precision: torch.dtype, *, stop_before_head: bool, held_at_once: int | None = None
     ) -> None:
-        """Run `encoder`; with `held_at_once` no more images than that have activations in memory at a time.
+        """Run `encoder`; with `held_at_once` at most so many images have activations in memory at a time.
 
-        Each part of a batch is computed twice, the second time while the gradient of the whole batch's loss flows back
-        through it (gradient cache: Gao et al. 2021, "Scaling deep contrastive learning batch size").
+        Each part of a batch is then computed twice, the second time while the gradient of the whole batch's loss flows
+        back through it (gradient cache: Gao et al. 2021, "Scaling deep contrastive learning batch size").
         """
         super().__init__()
         self.encoder, self.precision, self.stop_before_head = encoder, precision, stop_before_head
@@ -67,16 +67,16 @@ def embed(encoder: Encoder, images: Tensor, precision: torch.dtype) -> Tensor:
 
 
 def features_of(encoder: Encoder, images: Tensor, precision: torch.dtype) -> Tensor:
-    """Return the input (B, D) of the encoder's head for images (B, C, H, W): float32, or float64 as the encoder."""
+    """Return the input (B, D) of the encoder's head for images (B, C, H, W), as float32 (float64 if computed so)."""
     with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == torch.bfloat16):
         features = encoder.features(images)
     return features if features.dtype == torch.float64 else features.float()
 
 
 def embed_split(encoder: Encoder, data: TrainingData, split: Use) -> Tensor:
-    """Return raw embeddings (N, M) of a split without augmentation; none of them in processes other than the first.
+    """Return raw embeddings (N, M) of a split without augmentation; in processes other than the first, no rows.
 
-    They are those of the finished run (`Predictor`): float32, whatever the precision of the training steps.
+    Like those of the finished run (`Predictor`) they are float32, whatever the precision of the training steps.
     """
     predictor = create_uncertainty("norm").bind(encoder, seed=data.seed)
     parts = represented(predictor, partial(data.plain_batches, split), data.processes)
@@ -85,10 +85,10 @@ def embed_split(encoder: Encoder, data: TrainingData, split: Use) -> Tensor:
 
 
 def represented(predictor: Predictor, read: Callable[..., Iterator[Tensor]], processes: Processes) -> list[Part]:
-    """Return `predictor.represent` of all batches of `read(first=, step=)`, of which each process takes its share.
+    """Return `predictor.represent` of all batches of `read(first=, step=)`; each process computes its share.
 
-    All of them, in order and on the CPU, are in the first process, none in the others: `predictor.describe` makes them
-    the record that one process alone would make, to the bit where the encoder is deterministic.
+    The first process gets all parts, in order and on the CPU, the others get none. From these parts
+    `predictor.describe` makes the record that one process alone would make, to the bit if the encoder is deterministic.
     """
     parts = predictor.represent(read(first=processes.rank, step=processes.count))
     return processes.in_turn([part.to("cpu") for part in parts])
@@ -98,9 +98,9 @@ def represented(predictor: Predictor, read: Callable[..., Iterator[Tensor]], pro
 def embed_as_trained(encoder: Encoder, data: TrainingData, precision: torch.dtype) -> Tensor:
     """Return embeddings (N, M) of the training split as a training step makes them, but without augmentation.
 
-    In training mode: a batch normalisation that trains normalises by its batch, whose images are random ones (of one
-    class they would lose what sets the class apart); a frozen one by what it has stored. Running statistics and mode
-    are left as they were. Each process computes its share of every batch.
+    The encoder is in training mode: trainable batch normalisation uses the statistics of its batch, frozen batch
+    normalisation the stored ones. Batches are random, because a batch of one class would lose what sets the class
+    apart. Running statistics and mode do not change. Each process computes its share of every batch.
     """
     embeddings = torch.zeros(len(data.labels), encoder.dim, device=data.device)
     with _as_training(encoder):
@@ -112,7 +112,7 @@ def embed_as_trained(encoder: Encoder, data: TrainingData, precision: torch.dtyp
 
 @contextlib.contextmanager
 def _as_training(encoder: Encoder) -> Iterator[None]:
-    """Set training mode for the block, after which mode and buffers are what they were."""
+    """Set training mode for the block; afterwards restore mode and buffers."""
     was_training, kept = encoder.training, [(buffer, buffer.clone()) for buffer in encoder.buffers()]
     encoder.train()
     try:

@@ -1,14 +1,14 @@
-"""What a linear head starts from: a map fitted to the features h (N, D) of the training images.
+"""Start a linear head from a map fitted to the features h (N, D) of the training images.
 
-    pca         z = U^T h           U: the first M axes of E[h h^T / |h|^2], not centred: with M >= D, or the features'
-                                    rank, cosines are those of the features
+    pca         z = U^T h           U: the first M axes of E[h h^T / |h|^2], not centred; if M is at least D, or the
+                                    features' rank, z has the cosines of the features
     whitening   z = W (h - mean)    W: the first M axes of the covariance, each divided by its standard deviation
     lda         z = W (h - mean)    W: features whitened within the classes; first the axes along which the class means
                                     differ most, then the others (Fisher 1936; Hastie et al. 2009, section 4.3)
 
 Covariances S are shrunk towards a sphere, (1 - s) S + s tr(S)/D I. Every map is scaled so that the head's weights have
-the root mean square of a random head, 1 / sqrt(3 D): learning rates mean what they mean there. Where M is larger than
-D, the further rows are zero.
+the root mean square of a random head, 1 / sqrt(3 D); learning rates then have the same effect as on a random head. If M
+is larger than D, the further rows are zero.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def initialise_head(head: nn.Linear, features: Tensor, labels: Tensor, kind: Hea
 
 
 def _second_moment(parts: Iterable[Tensor]) -> Tensor:
-    """Return E[h h^T] (D, D) of rows that come in parts (B, D): copies of all in float64 would not fit."""
+    """Return E[h h^T] (D, D) of rows that come in parts (B, D), because copies of all rows in float64 would not fit."""
     total, count = torch.zeros((), dtype=torch.float64), 0
     for part in parts:
         total, count = total + part.T @ part, count + len(part)
@@ -70,7 +70,7 @@ def _axes(matrix: Tensor) -> Tensor:
 
 
 def _discriminants(features: Tensor, labels: Tensor, mean: Tensor) -> Tensor:
-    """Return W (D, D), which whitens the features within the classes and sorts by what lies between them."""
+    """Return W (D, D), which whitens features within the classes and sorts axes by the variance between classes."""
     counts = torch.bincount(labels)
     means = torch.zeros(len(counts), features.shape[1], dtype=torch.float64)
     for part, classes in zip(features.split(CHUNK), labels.split(CHUNK), strict=True):

@@ -1,16 +1,16 @@
 """The training loop.
 
 One optimiser step: batch -> embeddings -> loss -> gradients -> (clip) -> update. A step whose gradients are not
-finite is skipped and counted; a loss that is not finite ends the run with a diagnosis, before any update. After
-every `validate_every` epochs the selection metric is measured on the validation split and the best weights are kept,
-of equals the latest.
+finite is skipped and counted. A loss that is not finite ends the run with a diagnosis, before any update. After
+every `validate_every` epochs the selection metric is measured on the validation split. The weights with the best
+metric are kept, the latest of equals.
 
-Everything that decides the following steps is in `Progress`, the parameters and the optimiser, which is what a
-checkpoint holds; random numbers are derived from the step (`seeds.py`). On the CPU a run that was killed and resumed
-ends in the same bits as one that was not, given the same number of threads (sums are split by thread).
+A checkpoint holds `Progress`, the parameters and the optimiser, which together decide the following steps; random
+numbers are derived from the step (`seeds.py`). On the CPU a run that was killed and resumed ends in the same bits as an
+uninterrupted one with the same number of threads (sums are split by thread).
 
-Several processes may share the work (`processes.py`): each computes the embeddings of its images, all evaluate the loss
-of the whole batch and hold the same weights; the first one alone validates, records and writes.
+Several processes may share the work (`processes.py`). Each computes the embeddings of its images; all evaluate the loss
+of the whole batch and hold the same weights. Only the first process validates, records and writes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 MAX_SKIPPED_IN_A_ROW = 20
 SECONDS_BETWEEN_CHECKPOINTS = 120.0
-SECONDS_BETWEEN_LINES = 30.0  # of a training whose bar nobody sees, in its log
+SECONDS_BETWEEN_LINES = 30.0  # in the log of a training without a visible progress bar
 
 
 class TrainingStoppedError(TrainingError):
@@ -65,15 +65,15 @@ class TrainingStoppedError(TrainingError):
 
 @dataclass(frozen=True)
 class Conduct:
-    """How a training is run, which changes nothing of what comes out.
+    """How a training is run; none of this changes the result.
 
     Attributes:
         checkpoints: where to keep the state.
         identity: digest of everything that decides the result; a checkpoint of another identity is ignored.
-        checkpoint_steps: also checkpoint after this many steps; None: whenever two minutes have passed.
+        checkpoint_steps: checkpoint after this many steps too; None: whenever two minutes have passed.
         progress_bar: show a bar on stderr; None shows it on a terminal only.
         on_epoch: called with every row of the history.
-        should_stop: asked after every step; if true, the state is saved and `TrainingStoppedError` raised.
+        should_stop: called after every step; if it returns true, the state is saved and `TrainingStoppedError` raised.
     """
 
     checkpoints: Checkpoints
@@ -94,10 +94,10 @@ class Trainer:
 
         Args:
             encoder: the encoder, on the device of `data`.
-            loss: the loss, there too.
+            loss: the loss, on the same device.
             data: training and validation images, settings, seed and device; knows this process's share of the images.
             conduct: where the state is kept, what is shown, when to stop.
-            first: the training that this one repeats, on more images, to its best epoch and at its rates.
+            first: a finished training; this one repeats it on more images, up to its best epoch and at its rates.
         """
         self.settings, self.encoder, self.loss, self.data = data.settings, encoder, loss, data
         self.seed, self.device, self.processes = data.seed, data.device, data.processes
@@ -120,33 +120,33 @@ class Trainer:
             self._average = AveragedModel(both, multi_avg_fn=moving_average(self.settings.ema), use_buffers=True)
         self._pretrained = [parameter for parameter in encoder.pretrained_parameters() if parameter.requires_grad]
         self.network: nn.Module = self.plain
-        self._parameters = [*encoder.parameters(), *loss.parameters()]  # walking the modules takes as long as the norm
+        self._parameters = [*encoder.parameters(), *loss.parameters()]  # kept: walking the modules costs like the norm
         self._frozen: bool | None = None
         self._saved_at = self._told_at = time.monotonic()
 
     @property
     def _measured(self) -> tuple[Encoder, Loss]:
-        """What is measured and written: encoder and loss after the last step, or their moving average."""
+        """Return the encoder and loss to measure and write: those after the last step, or their moving average."""
         if self._average is None:
             return self.encoder, self.loss
         both: Any = self._average.module
         return both["encoder"], both["loss"]
 
     def fit(self) -> Progress:
-        """Train to the end or until patience runs out; `best` then holds the selected weights, `last` the last ones."""
+        """Train to the end or until patience runs out; then `best` holds the selected weights, `last` the last ones."""
         try:
             if not self._restore():
                 self._warm_start()
             self._train()
             if warning := self.progress.warning:
                 log.warning("%s; choose another training.selection_metric or more validation images", warning)
-            self.last = weights_of(*self._measured)  # an average cannot be read any more once the encoder is merged
+            self.last = weights_of(*self._measured)  # before `merge`, after which an average cannot be read
         finally:
             merge(self.encoder)
         return self.progress
 
     def _train(self) -> None:
-        """Train the epochs that are left."""
+        """Train the remaining epochs."""
         wanted, largest = self.settings.batch_size, max(map(len, self.data.batches(0)), default=0)
         if largest < wanted:
             reason = "a batch has every training class or image then; more images_per_class make larger ones"
@@ -157,7 +157,7 @@ class Trainer:
                 self.end_epoch(bar)
 
     def train_epoch(self, bar: tqdm) -> None:
-        """Take the steps of an epoch, or what is left of them."""
+        """Take the remaining steps of an epoch."""
         self.loss.set_epoch(self.progress.epoch)
         self._freeze_pretrained(frozen=self.progress.epoch < self.settings.warmup_epochs)
         self.encoder.train()
@@ -180,7 +180,7 @@ class Trainer:
                 self._save()
 
     def _step(self, positions: Tensor, images: Tensor, labels: Tensor) -> tuple[bool, bool]:
-        """Take one optimiser step; return whether any process was asked to stop, and has a checkpoint due.
+        """Take one optimiser step; return whether any process was asked to stop, and whether any has a checkpoint due.
 
         Args:
             positions: places of the whole batch's images in the training split (B,).
@@ -203,17 +203,17 @@ class Trainer:
         return bool(stop), bool(due)
 
     def _update(self, loss: float, norm: float, measured: Tensor, positions: Tensor, outputs: Tensor) -> None:
-        """Note a step's `loss` and gradients' `norm`, and update the weights unless a gradient is not finite.
+        """Record a step's `loss` and gradients' `norm`, and update the weights if all gradients are finite.
 
         Args:
             loss: the batch's loss.
             norm: norm of all gradients.
-            measured: the same as a scalar tensor on the device.
+            measured: the same norm as a scalar tensor on the device.
             positions: places of the batch's images in the training split (B,).
             outputs: the network's outputs (B, ...).
 
         Raises:
-            TrainingError: the loss is not finite, or the gradients were not for too many steps.
+            TrainingError: the loss is not finite, or the gradients were not finite in too many steps in a row.
         """
         progress, clip = self.progress, self.settings.gradient_clip
         if not math.isfinite(loss):
@@ -230,14 +230,14 @@ class Trainer:
         self.optimizer.zero_grad()
 
     def _rate_factor(self) -> float:
-        """Return the learning rates now, as a multiple of the base rates."""
+        """Return the factor on the base learning rates at this step."""
         progress = self.progress
         passed = progress.step_in_epoch / self.data.steps_per_epoch
         metrics = self.first.metrics_before(progress.epoch) if self.first else progress.metrics
         return learning_rate_factor(self.settings, progress.epoch, passed, metrics)
 
     def _loss_of(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Return the whole batch's loss, labels (B,), of outputs (B, M) or (B, D)."""
+        """Return the whole batch's loss from outputs (B, M) or (B, D) and labels (B,)."""
         generator = generator_for(self.device, self.seed, "loss", self.progress.step)
         if not self.loss.wants_features:
             value: Tensor = self.loss(outputs, labels, generator=generator)
@@ -252,7 +252,7 @@ class Trainer:
         return torch.stack(made)
 
     def _give_up(self, diagnose: Callable[..., Exception], **facts: Any) -> NoReturn:
-        """End the run with what `diagnose` finds in the modules."""
+        """End the run with the error that `diagnose` makes from the modules."""
         progress, modules = self.progress, {"encoder": self.encoder, "loss": self.loss}
         raise diagnose(epoch=progress.epoch, step=progress.step, modules=modules, **facts)
 
@@ -270,7 +270,7 @@ class Trainer:
             self._save()
 
     def _select(self, *, last: bool) -> float | None:
-        """Validate if it is time to, and keep the weights if they are the best; returns the metric measured."""
+        """Validate if this epoch is due, keep the weights if they are the best, and return the metric."""
         progress, settings, metric = self.progress, self.settings, None
         if self.data.has_validation and (last or (progress.epoch + 1) % settings.validate_every == 0):
             metric = validate(*self._measured, self.data, settings.selection_metric)
@@ -302,7 +302,7 @@ class Trainer:
             self.conduct.on_epoch(row)
 
     def _freeze_pretrained(self, *, frozen: bool) -> None:
-        """Stop or start the training of pretrained weights, of which the processes and the compiler must know."""
+        """Freeze or train pretrained weights, and prepare the network again for processes and compiler."""
         if frozen == self._frozen:
             return
         for parameter in self._pretrained:
@@ -312,7 +312,7 @@ class Trainer:
             self.network = compiled(self.network, self.device)
 
     def _warm_start(self) -> None:
-        """Initialise the loss from the training images' embeddings by the network as it will train."""
+        """Initialise the loss from the training images' embeddings, made by the network in training mode."""
         at_means = self.settings.proxy_init == "class_means"
         if at_means or self.loss.wants_warm_start:
             embeddings = embed_as_trained(self.encoder, self.data, self.precision)
@@ -325,7 +325,7 @@ class Trainer:
         self.processes.align(self.loss)
 
     def _is_due(self, steps: int = 0) -> bool:
-        """Return whether a checkpoint is due in this process after so many more steps."""
+        """Return whether a checkpoint is due in this process after `steps` more steps."""
         if self.conduct.checkpoint_steps is not None:
             return (self.progress.step + steps) % self.conduct.checkpoint_steps == 0
         return time.monotonic() - self._saved_at > SECONDS_BETWEEN_CHECKPOINTS
@@ -373,7 +373,7 @@ class Trainer:
 
 
 def moving_average(decay: float) -> Callable[..., None]:
-    """Return what moves averages (...) towards new values (...); integers, such as indices, are taken over."""
+    """Return a function that moves averages (...) towards new values (...); it copies integers, such as indices."""
     move = get_ema_multi_avg_fn(decay)
 
     def update(averages: list[Tensor], values: list[Tensor], count: Tensor) -> None:
@@ -387,7 +387,7 @@ def moving_average(decay: float) -> Callable[..., None]:
 
 
 def _require_fixed_batch_norm(encoder: Encoder) -> None:
-    """Refuse a gradient cache where images are normalised by their batch, of which it sees only parts.
+    """Refuse a gradient cache if batch normalisation trains, because the cache computes a batch in parts.
 
     Raises:
         ConfigError: a batch normalisation trains.

@@ -1,8 +1,7 @@
-"""Low-rank adaptation (LoRA; Hu et al., ICLR 2022, section 4.1): a linear layer uses W + BA; W stays, B and A train.
+"""Low-rank adaptation (LoRA; Hu et al., ICLR 2022, section 4.1): a linear layer uses W + BA; W is fixed, B and A train.
 
-A (R, columns) starts from Kaiming's uniform distribution, B (rows, R) from zero: the first step starts from the
-network as it was. The scale of BA is 1 (the paper's alpha is its rank). What is written is W + BA: nothing of this is
-left in a trained model.
+A (R, columns) starts from Kaiming's uniform distribution, B (rows, R) from zero, so the first step starts from the
+unchanged network. The scale of BA is 1 (the paper's alpha equals the rank). A trained model holds W + BA, not A and B.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ class LowRank(nn.Module):
         """Draw the first values.
 
         Args:
-            weight: the weight (rows, columns) that is changed.
+            weight: the weight (rows, columns) to change.
             rank: R.
-            generator: draws them, on the CPU.
+            generator: draws the values, on the CPU.
         """
         super().__init__()
         rows, columns = weight.shape
@@ -41,12 +40,12 @@ class LowRank(nn.Module):
 
 
 def add_low_rank(encoder: Encoder, rank: int, generator: torch.Generator) -> None:
-    """Freeze the trunk but for a change of low rank to each of its linear layers; the head trains as before.
+    """Freeze the trunk and add a trained change of low rank to each of its linear layers; the head trains as before.
 
     Args:
-        encoder: the encoder, which is changed.
-        rank: of the changes.
-        generator: draws their first values, on the CPU.
+        encoder: the encoder to change.
+        rank: rank of the changes.
+        generator: draws the changes' first values, on the CPU.
 
     Raises:
         ConfigError: the trunk has no linear layer.
@@ -78,7 +77,7 @@ def merged(module: nn.Module) -> dict[str, Tensor]:
 
 
 def merge(encoder: Encoder) -> None:
-    """Write W + BA into each layer, which then is a linear layer as before."""
+    """Write W + BA into each layer, which becomes a plain linear layer again."""
     for _, layer in _changed(encoder):
         parametrize.remove_parametrizations(layer, "weight")
 

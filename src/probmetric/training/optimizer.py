@@ -1,15 +1,15 @@
 """Optimisers: one parameter group per learning rate and weight decay, encoder and loss together.
 
-`weight_decay_on: matrices` decays weights of two and more dimensions only (paper 002: not biases, norms and scales).
+`weight_decay_on: matrices` decays only weights of two and more dimensions (paper 002: not biases, norms and scales).
 
-Learning-rate schedules are plain functions of the epoch, so that a resumed run needs no hidden state. Each gives a
+Learning-rate schedules are plain functions of the epoch, so a resumed run needs no hidden state. Each schedule gives a
 factor on the base learning rate of every parameter group:
 
     constant      1
     cosine        (1 + cos(pi * progress)) / 2, progress in [0, 1) over all epochs, updated every step
     multistep     gamma^(number of milestones passed); milestones are epochs (papers 000, 001)
     exponential   gamma^epoch (paper 003: gamma = exp(-0.01))
-    plateau       gamma^(number of plateaus), a plateau being more than `plateau_patience` validations in a row
+    plateau       gamma^(number of plateaus); a plateau is more than `plateau_patience` validations in a row
                   without a better metric, as in PyTorch (paper 002: gamma 0.5, 15 validations)
 """
 
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 def create_optimizer(settings: Training, encoder: Encoder, loss: Loss) -> torch.optim.Optimizer:
     """Create the optimiser over the encoder's groups (base rate, weight decay) and the loss's (own rates, no decay).
 
-    A group may carry `lr` (absolute), `lr_multiplier` (on the base rate), `weight_decay`, and further options the
-    optimiser knows (paper 002: momentum 0 for the temperature); options it does not know are left out. Every group
-    remembers its unscheduled rate as `base_lr`.
+    A group may have `lr` (absolute), `lr_multiplier` (on the base rate), `weight_decay`, and further options of the
+    optimiser (paper 002: momentum 0 for the temperature); options that the optimiser lacks are left out. Every group
+    keeps its unscheduled rate as `base_lr`.
 
     Raises:
-        ConfigError: there is nothing to train, or no layers for `layer_decay`.
+        ConfigError: no parameter trains, or the network declares no layers for `layer_decay`.
     """
     options, groups = _options(settings), []
     factors = _rate_factors(settings, encoder)
@@ -62,7 +62,7 @@ def create_optimizer(settings: Training, encoder: Encoder, loss: Loss) -> torch.
 
 
 def _rate_factors(settings: Training, encoder: Encoder) -> dict[int, float]:
-    """Return the factor on the base learning rate of every parameter of the encoder that has another one, by its id."""
+    """Return the factor on the base learning rate of every encoder parameter, by the parameter's id."""
     rates, head = settings.learning_rates, encoder.head
     last = {id(parameter) for parameter in (head.parameters() if head is not None else ())}
     trunk = [id(parameter) for parameter in encoder.parameters() if id(parameter) not in last]
@@ -93,7 +93,7 @@ def _by_factor(group: dict[str, Any], factors: Mapping[int, float]) -> list[dict
 
 
 def _by_dimensions(group: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the group's weights of two and more dimensions as they are, and the others without weight decay."""
+    """Return the group in two parts: weights of two and more dimensions, and the others without weight decay."""
     parameters = list(group["params"])
     parts = [
         group | {"params": [p for p in parameters if p.ndim > 1]},
@@ -111,7 +111,7 @@ _CLASSES: dict[str, Any] = {
 
 
 def _options(settings: Training) -> dict[str, Any]:
-    """Return the constructor options; one fused kernel per step where the optimiser has one."""
+    """Return the constructor options, with one fused kernel per step if the optimiser has one."""
     options: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
     if settings.optimizer == "rmsprop":
         return options | {"momentum": settings.momentum}
@@ -125,7 +125,7 @@ def count_plateaus(metrics: list[float], patience: int) -> int:
 
     Args:
         metrics: the validation metric of every validation so far, in order.
-        patience: validations that are no plateau yet.
+        patience: number of validations without a better metric that are no plateau yet.
     """
     best, waited, plateaus = -math.inf, 0, 0
     for metric in metrics:

@@ -1,15 +1,15 @@
 """One run on several processes, each with its share of every batch.
 
 Process r of W computes the embeddings of positions r, r + W, ... of the batch. These are gathered, and every process
-evaluates the loss of the *whole* batch, with the same random numbers. So that DistributedDataParallel, which averages
-the encoder's gradients over the processes, ends at their sum,
+evaluates the loss of the *whole* batch, with the same random numbers. DistributedDataParallel averages the encoder's
+gradients over the processes, but the gradient is their sum,
 
-    dL/dtheta = sum_r dL/dz_r dz_r/dtheta,
+    dL/dtheta = sum_r dL/dz_r dz_r/dtheta.
 
-the gradient that flows back into a process's own rows is multiplied by W. The loss's own gradients are the same
-everywhere up to rounding and are averaged, which keeps the copies of its parameters equal to the bit.
+The gradient that flows back into a process's own rows is therefore multiplied by W. The gradients of the loss's
+parameters are the same in all processes up to rounding; they are averaged, which keeps the parameters equal to the bit.
 
-With one process every operation here is the identity: the training loop has no second path.
+With one process every operation here is the identity, so the training loop has no second path.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Processes:
 
     @property
     def several(self) -> bool:
-        """Whether there are others."""
+        """Whether there are other processes."""
         return self.count > 1
 
     @property
     def seed_words(self) -> tuple[int, ...]:
-        """What tells this process's random layers from those of the others; the first's are those of one alone."""
+        """Return the words that seed this process's random layers; the first process has those of a single one."""
         return () if self.first else (self.rank,)
 
     def own(self, items: T) -> T:
@@ -65,7 +65,7 @@ class Processes:
         return share
 
     def spread(self, network: nn.Module) -> nn.Module:
-        """Return `network` with gradients that are summed over the processes, where it trains at all."""
+        """Return `network` with gradients that are summed over the processes, if any of its parameters train."""
         if not self.several or not any(parameter.requires_grad for parameter in network.parameters()):
             return network
         return DistributedDataParallel(network, gradient_as_bucket_view=True)
@@ -91,7 +91,7 @@ class Processes:
         return self.added(values).div_(self.count) if self.several else values
 
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Replace the gradients of `parameters`, each process's own estimate of the same number, by their mean."""
+        """Replace the gradients of `parameters` by their mean over the processes."""
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if not self.several or not gradients:
             return
@@ -106,7 +106,7 @@ class Processes:
                 dist.broadcast(tensor, src=0)
 
     def once(self, compute: Callable[[], T]) -> T:
-        """Return what `compute` gives in the first process, in all of them; its `ProbMetricError` is raised in all."""
+        """Run `compute` in the first process and return its result in all; a `ProbMetricError` is raised in all."""
         if not self.several:
             return compute()
         answer: list[Any] = [None, None]
@@ -130,7 +130,7 @@ class Processes:
         return values or []
 
     def in_turn(self, items: Sequence[T]) -> list[T]:
-        """Return, in the first process, all processes' items in the order one alone would have them; else none."""
+        """Return all processes' items in the order of a single process; in processes but the first, none."""
         shares = self.collected(items)
         longest = max(map(len, shares), default=0)
         return [share[turn] for turn in range(longest) for share in shares if turn < len(share)]
@@ -153,9 +153,9 @@ ALONE = Processes()
 
 @contextlib.contextmanager
 def joined(place: Place) -> Iterator[Processes]:
-    """Meet the other processes at MASTER_ADDR:MASTER_PORT for the block; one process has nobody to meet.
+    """Join the other processes at MASTER_ADDR:MASTER_PORT for the block; a single process joins none.
 
-    Tensors on CUDA devices travel by NCCL, those on the CPU by Gloo.
+    NCCL sends tensors on CUDA devices, Gloo those on the CPU.
     """
     if place.count == 1:
         yield ALONE
@@ -172,7 +172,7 @@ def joined(place: Place) -> Iterator[Processes]:
 
 @contextlib.contextmanager
 def _losing_nobody() -> Iterator[None]:
-    """Turn what Gloo and NCCL raise when a process is gone into a `ProcessLostError`."""
+    """Turn the errors of Gloo and NCCL for a lost process into a `ProcessLostError`."""
     try:
         yield
     except RuntimeError as error:
@@ -186,7 +186,7 @@ def _losing_nobody() -> Iterator[None]:
 
 
 class _Gather(torch.autograd.Function):
-    """See `Processes.gathered`. The backward pass sends nothing: every process has the gradient of all rows."""
+    """See `Processes.gathered`. The backward pass sends no data: every process has the gradient of all rows."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, processes: Processes, total: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Where a training run stands, the columns of its history, and whether its metric could choose an epoch at all."""
+"""State of a training run, the columns of its history, and a warning if its metric could not choose an epoch."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ EARLY = 0.2
 
 @dataclass
 class Progress:
-    """Where a run stands; plain values only, so that it can be checkpointed.
+    """State of a run; plain values only, so that it can be checkpointed.
 
-    Sums, skipped steps, seconds and images are those of the epoch so far.
+    Sums, skipped steps, seconds and images count the epoch so far.
     """
 
     epoch: int = 0
@@ -37,7 +37,7 @@ class Progress:
     finished: bool = False
 
     def count(self, loss: float, norm: float) -> None:
-        """Add up a step's loss and, unless it is skipped because of it, its gradients' norm."""
+        """Add a step's loss and its gradients' norm; a step whose norm is not finite counts as skipped."""
         self.loss_sum += loss
         if math.isfinite(norm):
             self.norm_sum += norm
@@ -58,20 +58,19 @@ class Progress:
 
     @property
     def warning(self) -> str:
-        """What speaks against the choice of the epoch."""
+        """Return a warning about the choice of the epoch, or an empty text."""
         values = [row["val_metric"] for row in self.history]
         return selection_warning(values, self.best_epoch) if self.metrics else ""
 
 
 def selection_warning(values: Sequence[float | None], selected: int) -> str:
-    """Say why the choice of an epoch says little; empty where nothing speaks against it.
+    """Return a warning if the choice of an epoch is doubtful, else an empty text.
 
-    A metric that has reached its largest possible value tells later epochs no longer apart; weights of the first fifth
-    of training are those of a network that has hardly been trained, chosen by luck or by a metric that does not see
-    what later epochs gain.
+    A metric at its largest possible value cannot tell later epochs apart. Weights of the first fifth of training belong
+    to a network that has hardly been trained: luck chose them, or a metric that does not see what later epochs gain.
 
     Args:
-        values: validation metric of every epoch planned, None where it was not measured; at most 1.
+        values: validation metric (at most 1) of every epoch planned, None where it was not measured.
         selected: epoch whose weights were kept, from 0.
 
     Examples:

@@ -1,4 +1,4 @@
-"""What a run was computed with: versions, source revision, hardware."""
+"""Versions, source revision and hardware of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACKAGES = ("numpy", "safetensors", "timm")
 
 
 def versions() -> dict[str, str]:
-    """Return versions of Python, of this package with its Git revision, and of what computes."""
+    """Return versions of Python, of this package with its Git revision, and of the numerical libraries."""
     installed = {name: _installed(name) for name in PACKAGES}
     return {
         "probmetric": probmetric.__version__,
@@ -29,7 +29,7 @@ def versions() -> dict[str, str]:
 
 
 def hardware(device: torch.device) -> dict[str, Any]:
-    """Return the machine, and the device that computed."""
+    """Return facts about the machine and the device that computes."""
     facts: dict[str, Any] = {
         "machine": platform.machine(),
         "cpus": os.cpu_count(),

@@ -44,7 +44,7 @@ CHOSEN_ON = {
 
 
 class Watching(TypedDict, total=False):
-    """What `train_run` may be told that changes nothing of what it writes; see there."""
+    """Options of `train_run` that do not change its result; see there."""
 
     progress: bool | None
     device: str
@@ -66,22 +66,22 @@ def train_run(
 ) -> None:
     """Train an encoder, or go on with an interrupted training, and write the run folder.
 
-    Without a loss or with 0 epochs the untrained encoder is written.
+    Without a loss, or with 0 epochs, it writes the untrained encoder.
 
     Args:
         settings: the run's settings.
         prepared_folder: the prepared dataset.
         run_folder: where the outputs go.
-        state_folder: where checkpoints are kept meanwhile; outside the workflow's declared outputs.
+        state_folder: where checkpoints are kept during training; outside the workflow's declared outputs.
         code: module -> digest of the components' code; a checkpoint of other code is not continued.
-        **watching: what changes the result by rounding at most:
+        **watching: options that change the result by rounding at most:
             progress: show a progress bar on stderr; None (default) shows it on a terminal only.
             device: "auto" (default), "cpu", "cuda" or "cuda:1".
             threads: CPU threads; None (default) leaves PyTorch's setting. Results are bit-equal for equal counts.
             checkpoint_steps: also checkpoint every so many steps; None (default): whenever two minutes have passed.
             on_epoch: called with every row of the history, for instance to show live curves.
             features: folder of features that runs with a frozen trunk share; None (default) shares none.
-            processes: those that train this run together (`processes.joined`); the first one alone writes.
+            processes: the processes that train this run together (`processes.joined`); only the first one writes.
 
     Raises:
         FileError: bad data or folder, or another process is training this run.
@@ -133,10 +133,10 @@ def _workplace(training: Training, watching: Watching) -> Iterator[torch.device]
 
 @contextlib.contextmanager
 def _stop_requests() -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether SIGTERM has arrived since; the previous handler returns afterwards.
+    """Yield a function that tells whether SIGTERM has arrived in the block; then restore the previous handler.
 
-    SLURM sends SIGTERM before a time limit kills a job, Snakemake when a workflow is cancelled. Signals reach the
-    main thread only: in another thread nothing is installed and the answer stays False.
+    SLURM sends SIGTERM before a time limit kills a job, Snakemake when a workflow is cancelled. Signals reach only the
+    main thread: in another thread no handler is installed, and the function returns False.
     """
     if threading.current_thread() is not threading.main_thread():
         yield bool
@@ -151,7 +151,7 @@ def _stop_requests() -> Iterator[Callable[[], bool]]:
 
 @dataclass(frozen=True)
 class _Fitted:
-    """An encoder and its loss after training; `done` is empty where there was nothing to train."""
+    """An encoder and its loss after training; `done` is empty if there was no training."""
 
     data: TrainingData
     encoder: Encoder
@@ -163,7 +163,7 @@ class _Fitted:
 
 @dataclass(frozen=True)
 class _Run:
-    """What the trainings of one run share: a second one follows where the settings ask for a refit."""
+    """What the trainings of one run share; a second training follows if the settings ask for a refit."""
 
     settings: EncoderSettings
     prepared_folder: Path
@@ -193,11 +193,11 @@ class _Run:
         identity = _identity(settings, data, encoder, self.code)
         trainer = Trainer(trained, loss, read, Conduct(checkpoints, identity, **conduct), first=first)
         done = trainer.fit()
-        whole = weights_of(encoder, loss)  # of which the trainer may have seen the head alone
+        whole = weights_of(encoder, loss)  # the trainer may have had the head only
         return _Fitted(data, encoder, whole | trainer.best, whole | trainer.last, done, checkpoints)
 
     def write(self, folder: Path, first: _Fitted, final: _Fitted) -> None:
-        """Write the run folder, with the history and choice of the `first` training and the weights of the `final`."""
+        """Write the run folder: history and selected epoch of the `first` training, weights of the `final` one."""
         machine = hardware(self.device) | {"processes": self.processes.count}
         record = _record(self.settings, first, final) | {"versions": versions(), "hardware": machine}
         run = RunFolder(folder)
@@ -207,7 +207,7 @@ class _Run:
 
 
 def _record(settings: EncoderSettings, first: _Fitted, final: _Fitted) -> dict[str, Any]:
-    """Return what `encoder.yaml` says about the run itself: how the epoch was chosen, and what the weights are."""
+    """Return the record for `encoder.yaml`: how the epoch was chosen, and what the weights are."""
     data, encoder, done = final.data, final.encoder, first.done
     return {
         "settings": settings.plain(),
@@ -240,7 +240,7 @@ def _identity(settings: EncoderSettings, data: TrainingData, encoder: Encoder, c
 
 
 def _check_writable(folder: Path) -> None:
-    """Fail before training, not after it, where results cannot be written."""
+    """Raise an error before training if results cannot be written."""
     probe = folder / ".writable"
     with atomic_path(probe):
         pass

@@ -1,7 +1,7 @@
 """Random numbers that depend on where they are used, not on what ran before.
 
-Every use draws from its own stream, seeded by the run's seed and its place (purpose, epoch, step). A run resumed at
-step 1,000 therefore continues exactly as if it had never stopped, without any generator state in the checkpoint.
+Every use draws from its own stream, seeded by the run's seed and the use's place (purpose, epoch, step). A run resumed
+at step 1,000 therefore continues as if it had never stopped, without any generator state in the checkpoint.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 
 
 def derive_seed(seed: int, purpose: str, *place: int) -> int:
-    """Seed in [0, 2^63) for one use: `purpose` names it, `place` numbers it (epoch, step)."""
+    """Return a seed in [0, 2^63) for one use: `purpose` names the use, `place` numbers it (epoch, step)."""
     text = "/".join(map(str, (seed, purpose, *place)))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
@@ -25,7 +25,7 @@ def generator_for(device: torch.device | str, seed: int, purpose: str, *place: i
 def seed_layers(device: torch.device, seed: int, *place: int) -> None:
     """Seed the generators that random layers on `device` draw from, for the step at `place`.
 
-    `torch.manual_seed` would also note, for every device that is not in use, a call to be made and where it came from.
+    `torch.manual_seed` would also queue a call for every device that is not in use.
     """
     derived = derive_seed(seed, "layers", *place)
     torch.default_generator.manual_seed(derived)

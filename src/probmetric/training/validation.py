@@ -23,7 +23,7 @@ def check_selection(data: TrainingData, metric: SelectionMetric) -> None:
     """Refuse a metric that cannot be measured on the validation images of `data`.
 
     Raises:
-        ConfigError: no two of them are of one class, or for accuracy their classes are not the training classes.
+        ConfigError: no two images are of one class, or, for accuracy, their classes are not the training classes.
     """
     if data.has_validation and metric == "accuracy" and not data.closed_set:
         raise ConfigError(

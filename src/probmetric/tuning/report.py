@@ -1,4 +1,4 @@
-"""What a search leaves: trials.csv, history.png, table.md, a methods file with the chosen settings, and its studies."""
+"""Files of a search: trials.csv, history.png, table.md, a methods file with the chosen settings, and its studies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write_progress(search: Search, name: str, *, reports: Path = REPORTS) -> lis
 
 
 def write_methods(search: Search, name: str, *, folder: Path = METHODS) -> Path:
-    """Write the methods file of a finished search (`tuned_methods`), ready to be named in an experiment."""
+    """Write the methods file of a finished search (`tuned_methods`), which an experiment can name."""
     path = folder / f"tuned-{name}.yaml"
     write_yaml(path, tuned_methods(search, name))
     return path
@@ -51,7 +51,7 @@ def write_studies(search: Search, name: str, *, folder: Path = EXPERIMENTS) -> l
 
 
 def studies(search: Search, name: str) -> dict[str, dict[str, Any]]:
-    """Return the experiments of a search by name, `tuned` and `untuned` replaced by the methods they stand for."""
+    """Return the experiments of a search by name; method names replace the words `tuned` and `untuned`."""
     tuned = [*search.spec.methods, *search.spec.posteriors]
     names = {"untuned": tuned, "tuned": [_name(search, method, name) for method in tuned]}
     specs = {}
@@ -65,12 +65,12 @@ def studies(search: Search, name: str) -> dict[str, dict[str, Any]]:
 
 
 def tuned_methods(search: Search, name: str) -> dict[str, Any]:
-    """Return the definitions with the chosen settings by name, as they stand in a methods file."""
+    """Return the methods with the chosen settings by name, as a methods file defines them."""
     return _defined(search, name, {method: best for method in search.spec.methods if (best := search.best(method))})
 
 
 def _defined(search: Search, name: str, chosen: Mapping[str, Trial]) -> dict[str, Any]:
-    """Return the definitions by name of the methods with the `chosen` trials, and of posteriors on them."""
+    """Return definitions by name: the methods with the settings of the `chosen` trials, and the posteriors on them."""
     methods = {_name(search, method, name): _tuned(search, method, trial) for method, trial in chosen.items()}
     for method in search.spec.posteriors:
         base = _name(search, str(search.methods[method].base), name)
@@ -80,7 +80,7 @@ def _defined(search: Search, name: str, chosen: Mapping[str, Trial]) -> dict[str
 
 
 def check_names(search: Search, name: str, *, folder: Path = METHODS) -> None:
-    """Refuse tuned names that another file defines: after hours of training nothing could be planned.
+    """Refuse tuned names that another file defines, because after hours of training they could not be planned.
 
     Raises:
         ConfigError: a name is taken.
@@ -97,10 +97,10 @@ def check_names(search: Search, name: str, *, folder: Path = METHODS) -> None:
 
 
 def check_studies(search: Search, name: str) -> None:
-    """Refuse studies that could not be planned when the search is done, their tuned methods as they are before it.
+    """Refuse studies that could not be planned after the search; here tuned methods have their untuned settings.
 
     Raises:
-        ConfigError: what is wrong, as of an experiment.
+        ConfigError: the study is wrong as an experiment; the message says what.
     """
     made = _defined(search, name, dict.fromkeys(search.spec.methods, Trial("", 0, {}, (), None)))
     methods = {**search.methods, **{each: parse(Method, content, each) for each, content in made.items()}}
@@ -117,7 +117,7 @@ def _name(search: Search, method: str, name: str) -> str:
 
 
 def _posterior(search: Search, method: str, base: str) -> dict[str, Any]:
-    """Return a method without training of its own, on the tuned one of its base."""
+    """Return the definition of a method that does not train itself, on the tuned version of its base."""
     definition = search.methods[method].model_dump(mode="json", exclude_defaults=True)
     return definition | {"base": base, "label": _tuned_label(search, method)}
 
@@ -133,7 +133,7 @@ def _tuned(search: Search, method: str, best: Trial) -> dict[str, Any]:
 
 
 def _changed(shared: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by dotted key with those chosen; `learning_rates.trunk` replaces an entry of `learning_rates`."""
+    """Return `shared` settings by dotted key, updated by `chosen`; `learning_rates.trunk` updates `learning_rates`."""
     settings = copy.deepcopy(dict(shared))
     for key, value in chosen.items():
         parent, _, entry = key.rpartition(".")
@@ -164,9 +164,9 @@ def table(search: Search) -> str:
 
 
 def best_within(trials: Sequence[Trial], seconds: float) -> float | None:
-    """Return the best validation metric of the first trials that together took at most so many seconds.
+    """Return the best validation metric of the first trials that together took at most `seconds`.
 
-    The first trial counts in any case; None where all of them failed.
+    The first trial always counts. The metric is None if all these trials failed.
     """
     spent = np.cumsum([trial.seconds for trial in trials])
     within = [trial for trial, total in zip(trials, spent, strict=True) if total <= seconds * (1 + 1e-9)] or trials[:1]

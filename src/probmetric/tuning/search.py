@@ -1,9 +1,8 @@
-"""The search: ask the optimiser for settings, have the runs trained, tell it what validation said.
+"""The search: ask the optimiser for settings, train the runs, tell the optimiser their validation metric.
 
-The optimiser is Optuna's tree-structured Parzen estimator: kept by many, ask-and-tell, deterministic from its seed.
-Trials are asked for in batches that do not depend on how many machines work, and told in the order they were asked, so
-that the outcome depends on the search file only. A batch is trained by one Snakemake call, so that clusters, locks and
-resume work as always.
+The optimiser is Optuna's tree-structured Parzen estimator, deterministic from its seed. The search asks for trials in
+batches of a fixed size, whatever the number of machines, and tells results in the order asked, so the outcome depends
+on the search file only. One Snakemake call trains a batch, so clusters, locks and resuming work as usual.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     import optuna
 
 UNSEEN = ("uncertainty", "evaluation")
-DIGITS = 3  # of a number that stands in a run's folder name, at least
+DIGITS = 3  # significant digits, at least, of a number in a run's folder name
 
 
 class TuningError(ProbMetricError, RuntimeError):
@@ -42,7 +41,7 @@ class TuningError(ProbMetricError, RuntimeError):
 
 @dataclass(frozen=True)
 class Trial:
-    """Settings tried for a method; `objective` is None where training failed, `seconds` is what training took."""
+    """Settings tried for a method; `objective` is None if training failed, `seconds` is the time of training."""
 
     method: str
     number: int
@@ -61,11 +60,11 @@ class Search:
         Args:
             params: params.yaml.
             methods: every known method.
-            spec: what is searched.
+            spec: the search file.
             results: folder of the runs.
 
         Raises:
-            ConfigError: a method is unknown, has nothing to search or trains nothing; a range names no setting.
+            ConfigError: a method is unknown, has no ranges or does not train; a range names no setting.
         """
         self.params, self.methods, self.spec, self.results = params, methods, spec, results
         self.ranges = {name: self._ranges_of(name) for name in spec.methods}
@@ -82,7 +81,7 @@ class Search:
         """Search until every method has had its trials.
 
         Args:
-            train: trains the planned runs, as far as they can be trained; returns the names of those that are.
+            train: trains planned runs and returns the names of the runs that it could train.
             on_batch: called after every batch.
         """
         self._studies = {name: self._study(name) for name in self.spec.methods}
@@ -94,7 +93,7 @@ class Search:
             trained = train(list({run.name: run for of_trial in runs.values() for run in of_trial}.values()))
             for name, trial, values in planned:
                 of_trial = runs[name, trial.number]
-                failed = any(run.name not in trained for run in of_trial)  # what earlier trainings left says nothing
+                failed = any(run.name not in trained for run in of_trial)  # outputs of earlier trainings do not count
                 objective, seconds = (None, 0.0) if failed else self._reached(of_trial)
                 done = Trial(name, trial.number, dict(values), tuple(run.name for run in of_trial), objective, seconds)
                 self._tell(trial, done)
@@ -105,12 +104,12 @@ class Search:
                 on_batch(self)
 
     def best(self, method: str) -> Trial | None:
-        """Return the trial with the best validation metric; the earliest of equals; None if every training failed."""
+        """Return the trial with the best validation metric (the earliest of equals), or None if all failed."""
         tried = [trial for trial in self.trials[method] if trial.objective is not None]
         return max(tried, key=lambda trial: trial.objective or -math.inf, default=None)
 
     def shared_settings(self, method: str) -> dict[str, Any]:
-        """Return the settings, by dotted key, that all trials of a method share, those of a preset written out."""
+        """Return the settings, by dotted key, that all trials of a method share; its preset is written out."""
         shared = dict(self.spec.set)
         preset = self.params.presets.get(shared.pop(PRESET, ""))
         taken = composed(self.params, self.methods, method, self.spec.dataset).taken_of(preset) if preset else {}
@@ -135,7 +134,7 @@ class Search:
         return dict(ranges)
 
     def _check_trains(self, name: str, values: Mapping[str, Any]) -> None:
-        """Raise `ConfigError` where a trial of the method with these values trains nothing, or sees test images."""
+        """Raise `ConfigError` if a trial of the method with these values would not train, or would see test images."""
         run = self._resolve(name, values, self.spec.seeds[0])
         if not run.trains or run.settings.training.epochs == 0:
             raise ConfigError(f"method {name!r} trains nothing, so there is nothing to search.")
@@ -178,7 +177,7 @@ class Search:
         self.trials[done.method].append(done)
 
     def _reached(self, runs: Sequence[Run]) -> tuple[float | None, float]:
-        """Return the mean validation metric of trained runs, None unless all have one, and seconds of training."""
+        """Return the mean validation metric of trained runs (None if a run lacks one) and the seconds of training."""
         folders = [RunFolder.named(run.name, self.results) for run in runs]
         values = [value for folder in folders if (value := validation_metric(folder)) is not None]
         objective = fmean(values) if len(values) == len(runs) else None
@@ -191,7 +190,7 @@ def validation_metric(run: RunFolder) -> float | None:
 
 
 def suggest(trial: optuna.Trial, ranges: Mapping[str, SearchRange]) -> dict[str, Any]:
-    """Return a trial's settings by dotted key, numbers rounded to three digits, or as many as their range needs."""
+    """Return a trial's settings by dotted key; numbers have three digits, or as many as their range needs."""
     return {key: _value(trial, key, span) for key, span in sorted(ranges.items())}
 
 
@@ -207,13 +206,13 @@ def _value(trial: optuna.Trial, key: str, span: SearchRange) -> Any:
 
 
 def present_values(settings: RunSettings, ranges: Mapping[str, SearchRange]) -> dict[str, Any] | None:
-    """Return the method's settings before tuning, as a first trial; None where one of them lies outside its range."""
+    """Return the method's settings before tuning, as a first trial, or None if one of them is outside its range."""
     values = {key: _present(settings, key) for key in ranges}
     return values if all(_contains(ranges[key], value) for key, value in values.items()) else None
 
 
 def _present(settings: RunSettings, key: str) -> Any:
-    """Return the value at a dotted key; an option that is not written down has its registered default."""
+    """Return the value at a dotted key; an option that the settings leave out has its registered default."""
     held: Any = settings
     for name in key.split("."):
         if isinstance(held, Component):
@@ -238,10 +237,10 @@ AGAIN = (
 
 
 def build_studies(names: Sequence[str], options: Sequence[str] = ()) -> None:
-    """Have Snakemake build the experiments `names`, from data to report, one after the other; called again it goes on.
+    """Let Snakemake build the experiments `names`, from data to report, one after the other; a second call goes on.
 
     Raises:
-        TuningError: some of it could not be made; Snakemake's messages say what.
+        TuningError: an output could not be made; Snakemake's messages say which.
     """
     incomplete = []
     for name in names:
@@ -253,10 +252,10 @@ def build_studies(names: Sequence[str], options: Sequence[str] = ()) -> None:
 
 
 def train_runs(runs: Sequence[Run], options: Sequence[str] = ()) -> set[str]:
-    """Have Snakemake train every run; runs that cannot be trained are left out, the others finish.
+    """Let Snakemake train every run; a run that cannot be trained does not stop the others.
 
     Args:
-        runs: planned runs; those trained already, as planned, are left alone.
+        runs: planned runs; runs already trained as planned are not trained again.
         options: further options of `snakemake`, such as `--workflow-profile workflow/profiles/slurm`.
 
     Returns:
@@ -264,8 +263,8 @@ def train_runs(runs: Sequence[Run], options: Sequence[str] = ()) -> set[str]:
 
     Raises:
         TuningError: Snakemake was stopped, or failed before it had started every run.
-        SystemExit: nothing was started and nothing failed: a dry run, however its options, or a profile, say so. What
-            is asked next depends on what these runs would have reached.
+        SystemExit: no run was started and none failed, because an option or profile asks for a dry run. The next trials
+            depend on the results of these runs, so the search stops.
     """
     trained = _trained_as_planned(runs)
     waiting = [run.name for run in runs if run.name not in trained]
@@ -290,7 +289,7 @@ def _trained_as_planned(runs: Sequence[Run]) -> set[str]:
 
 
 def _snakemake(options: Sequence[str], *chosen: str) -> int:
-    """Start Snakemake with the user's options and what is `chosen`; of several `--config` it would read the last."""
+    """Start Snakemake with the user's options and `chosen`, in one `--config`: of several it would read the last."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config", "-C", nargs="*", action="extend", default=[])
     of_user, further = parser.parse_known_args(options)
@@ -298,7 +297,7 @@ def _snakemake(options: Sequence[str], *chosen: str) -> int:
 
 
 def _logs_of(names: Sequence[str]) -> dict[str, int]:
-    """Return when the log of each run was last written, in nanoseconds; 0 where there is none."""
+    """Return when the log of each run was last written, in nanoseconds; 0 if there is no log."""
     logs = {name: log_file(name) for name in names}
     return {name: log.stat().st_mtime_ns if log.exists() else 0 for name, log in logs.items()}
 

@@ -1,12 +1,12 @@
-"""How sure is the encoder about an image? Every answer has one shape, `DirectionalBatch`.
+"""Uncertainties: how sure is the encoder about an image? Every method returns a `DirectionalBatch`.
 
     uncertainty = create_uncertainty("laplace", geometry="arccos", samples=100)
     posterior = uncertainty.fit(encoder, train_batches, generator=generator)   # where `fits`
     predictor = uncertainty.bind(encoder, posterior=posterior, seed=0)
     record = predictor(images)
 
-Names and options are known without importing PyTorch. `Uncertainty`, `Objective` and what one is made of are imported
-when they are used: `from probmetric.uncertainty import DirectionalBatch, Uncertainty, register`.
+You can list names and check options without importing PyTorch. `Uncertainty`, `Objective` and their helpers are
+imported on first use: `from probmetric.uncertainty import DirectionalBatch, Uncertainty, register`.
 """
 
 from __future__ import annotations
@@ -42,5 +42,5 @@ __getattr__ = exported(__name__)
 
 
 def create_uncertainty(name: str, **options: Any) -> Uncertainty:
-    """Create the uncertainty `name`; unknown names and options are answered with the nearest valid one."""
+    """Create the uncertainty `name`. An unknown name or option raises an error that names the nearest valid one."""
     return REGISTRY.create(name, **options)

@@ -1,15 +1,15 @@
-"""The record every method ends as, and the interface of the methods that produce it.
+"""`DirectionalBatch`, the record that every method returns, and the interface of the methods.
 
 An uncertainty turns an encoder and images into a directional distribution per image: a mean direction on the
 unit sphere, a scalar that grows with doubt and, where the method has them, a concentration, samples and class
-probabilities. Fitting (`fit`) and embedding (`embed`) are separate so that a posterior is fitted once, stored,
-and reused. Randomness enters through `generator` (fitting) and `seed` (embedding) only: all batches of a pass
-that share a seed share their draws, whatever the batch size.
+probabilities. Fitting (`fit`) is separate from embedding (`bind`), so that a posterior is fitted once, stored and
+reused. Randomness enters through `generator` (fitting) and `seed` (embedding) only: batches that share a seed share
+their draws, at any batch size.
 
-An `Objective` is how an uncertainty shapes training: it wraps the run's loss and receives the features h (B, D) and the
-head (z = Wh + b) instead of z, so that it can perturb the last layer or attach its own heads to h. It is a `Loss`: the
-trainer optimises, checkpoints and restores it like one, and evaluation asks it for class probabilities. The only thing
-the trainer does differently is to call `from_features` where `wants_features` is set.
+With an `Objective` an uncertainty shapes training. An objective wraps the run's loss and receives the features h (B, D)
+and the head (z = Wh + b) instead of z, so that it can perturb the last layer or attach its own heads to h. It is a
+`Loss`: the trainer optimises, checkpoints and restores it like one, and evaluation asks it for class probabilities. The
+only difference is that the trainer calls `from_features`, because `wants_features` is set.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Posterior = dict[str, Tensor]
 
 _ROWS = 1024
 LEAST_SURE = 1 / torch.finfo(torch.float32).eps
-"""The doubt about an embedding without a direction, a row of zeros: no other one is above it."""
+"""The doubt about an embedding without a direction (a row of zeros): the largest possible doubt."""
 
 
 class UncertaintyError(ProbMetricError, ValueError):
@@ -47,9 +47,9 @@ class UncertaintyError(ProbMetricError, ValueError):
 class DirectionalBatch:
     """Directional distributions of B images in M dimensions.
 
-    `variance` is that of the embedding's coordinates, in units of its squared length: N(mean, variance) is what the
-    method takes the embedding for before it is projected. `probabilities` are predictive, the mean of the classifier's
-    over the distribution, or absent.
+    `variance` is that of the embedding's coordinates, in units of its squared length: before the projection onto the
+    sphere, the method describes the embedding by N(mean, variance). `probabilities` are the mean of the classifier's
+    probabilities over the distribution.
     """
 
     mean: Tensor  # (B, M) unit rows, zeros where the embedding has no direction
@@ -70,7 +70,7 @@ class DirectionalBatch:
         return cls(mean, kappa.reciprocal(), kappa, probabilities=probabilities)
 
     def settled(self) -> DirectionalBatch:
-        """Give images whose embedding has no direction the largest doubt, and none a doubt or variance above that."""
+        """Give images without a direction the doubt `LEAST_SURE`, and limit every doubt and variance to it."""
         lost = (self.mean == 0).all(dim=1)
         self.uncertainty = self.uncertainty.clamp_max(LEAST_SURE).masked_fill(lost, LEAST_SURE)
         if self.concentration is not None:
@@ -80,7 +80,7 @@ class DirectionalBatch:
         return self
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the fields that are present, by name: what is written to disk."""
+        """Return the fields that are present, by name, as they are written to disk."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -102,7 +102,7 @@ Part = Tensor | DirectionalBatch
 
 @dataclass(frozen=True)
 class Fitting:
-    """What an uncertainty is fitted to."""
+    """The encoder, data and loss that an uncertainty is fitted to."""
 
     encoder: Encoder
     batches: Batches  # of the training split: images (B, ...) and labels (B,)
@@ -112,7 +112,7 @@ class Fitting:
 
     @property
     def device(self) -> torch.device:
-        """Where the encoder computes."""
+        """Return the encoder's device."""
         return device_of(self.encoder, torch.empty(0))
 
 
@@ -120,8 +120,8 @@ class Fitting:
 class Predictor:
     """An uncertainty with the encoder, loss, posterior and seed it uses: images in, directional distributions out.
 
-    Embeddings are always computed in float32, whatever precision the training steps had: an uncertainty reads digits
-    of them that bfloat16 does not have, and what was measured on one device then holds on another.
+    Embeddings are always computed in float32, whatever precision the training steps had. An uncertainty needs digits
+    that bfloat16 does not have, and numbers measured on one device then hold on another.
     """
 
     uncertainty: Uncertainty
@@ -134,12 +134,12 @@ class Predictor:
     def __call__(self, images: Tensor | Iterable[Tensor]) -> DirectionalBatch:
         """Return directional distributions, on the CPU, of images (B, ...) or of a pass of batches of them.
 
-        All batches of a pass, and all passes, share their draws, whatever the batch size.
+        All batches of a pass, and all passes, share their draws, at any batch size.
         """
         return self.describe(self.represent([images] if isinstance(images, Tensor) else images))
 
     def represent(self, batches: Iterable[Tensor]) -> list[Part]:
-        """Begin a call: return what is kept of each batch; several processes can share this half."""
+        """Begin a call: return what the uncertainty keeps of each batch. Several processes can share this half."""
         with evaluating(self.encoder, self.loss):
             return [self._part(inputs_for(self.encoder, images)) for images in batches]
 
@@ -155,15 +155,15 @@ class Predictor:
             return self._settled(self.uncertainty.describe(rows.to(device_of(self.encoder, rows)), self))
 
     def natural_parameters(self, embeddings: Tensor) -> Tensor:
-        """Return kappa mu (N, M) of embeddings (N, M), at the scale that the loss reads them at."""
+        """Return natural parameters kappa mu (N, M) of embeddings (N, M), at the scale that the loss reads."""
         return embeddings if self.loss is None else self.loss.natural_parameters(embeddings)
 
     def probabilities(self, embeddings: Tensor) -> Tensor | None:
         """Return class probabilities (N, C) of embeddings (N, M) where the loss trained a classifier, else None.
 
-        Of an uncertainty that draws, these are one draw's: hand them to `Predictive`. None as well of a predictor that
-        does not classify, for images of none of the training classes; an uncertainty that is made of class
-        probabilities reads the loss itself and has them.
+        An uncertainty that draws calls this once per draw and takes the mean. A predictor with `classifies` false, for
+        images of other classes than the training classes, returns None too; an uncertainty made of class probabilities
+        (such as `softmax`) reads the loss itself and has them still.
         """
         if not self.classifies:
             return None
@@ -180,7 +180,7 @@ class Predictor:
         return self._settled(part) if isinstance(part, DirectionalBatch) else part
 
     def _settled(self, record: DirectionalBatch) -> DirectionalBatch:
-        """Return what the uncertainty made of N images, settled and on the CPU.
+        """Return the uncertainty's record of N images, checked, settled and on the CPU.
 
         Raises:
             UncertaintyError: a tensor has another shape, a number is not finite, or a mean is no unit row.
@@ -210,19 +210,21 @@ class Predictor:
 class Uncertainty:
     """Base of all uncertainties.
 
-    A subclass turns images into distributions in one of two ways. `represent` keeps rows of a batch, by default the
-    raw embeddings, and `describe` describes the rows of a whole pass together, so that expensive draws are made once.
-    Or `represent` describes a batch on its own, where the images themselves are needed, and there is no `describe`.
+    A subclass turns images into distributions in one of two ways:
+
+    - `represent` keeps rows of a batch, by default the raw embeddings. `describe` then describes the rows of a whole
+      pass together, so that expensive draws are made once.
+    - `represent` itself describes a batch, because the method needs the images, and there is no `describe`.
     """
 
     fits: bool = False
     """Whether it needs a posterior from `fit`."""
     trains_encoder: bool = False
-    """Whether it has an `objective`, so that a method may name it as one."""
+    """Whether it has an `objective`, so that a method may name it as its objective."""
     replaces_loss: bool = False
-    """Whether that objective takes the loss's place, whose classifier then learns nothing."""
+    """Whether its objective replaces the run's loss, whose classifier then learns nothing."""
     reads_images: bool = False
-    """Whether it looks at the images themselves, not only at what the encoder makes of them."""
+    """Whether it reads the images themselves, not only their embeddings."""
     fits_each_image: bool = False
     """Whether `fit` reads every training image once as it is, instead of the sampler's augmented batches."""
     closed_set: bool = False
@@ -232,7 +234,7 @@ class Uncertainty:
     needs_classifier: ClassVar[Flag] = False
     """Whether it needs class probabilities; planning then refuses a loss that gives none."""
     members: int = 1
-    """Encoders it combines; more than one are passed as one `EncoderEnsemble`."""
+    """Number of encoders it combines; several are passed as one `EncoderEnsemble`."""
     needs: tuple[str, ...] = ()
     """Tensors its posterior must hold."""
 
@@ -277,11 +279,11 @@ class Uncertainty:
         return Predictor(self, encoder, loss, posterior or {}, seed)
 
     def fitted(self, fitting: Fitting) -> Posterior:
-        """Return the posterior's tensors: what a subclass that `fits` defines."""
+        """Return the posterior's tensors; a subclass with `fits` defines this."""
         raise TypeError(f"{type(self).__name__} fits nothing (fits = False); call bind directly.")
 
     def represent(self, images: Tensor, predictor: Predictor) -> Part:
-        """Return what is kept of images (B, ...) until the pass is complete: rows (B, ...) or their finished record."""
+        """Return rows (B, ...) to keep of images (B, ...) until the pass is complete, or their finished record."""
         embeddings: Tensor = predictor.encoder(images)
         return embeddings
 
@@ -296,7 +298,7 @@ class Objective(WrappingLoss):
     wants_features = True
 
     def forward(self, embeddings: Tensor, labels: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return the inner loss of embeddings (B, M): what is reported where no features are at hand."""
+        """Return the inner loss of embeddings (B, M), for reports that have no features."""
         return self.inner(embeddings, labels, generator=generator)
 
 
@@ -318,7 +320,7 @@ def evaluating(*modules: nn.Module | None) -> Iterator[None]:
 def polar(vectors: Tensor) -> tuple[Tensor, Tensor]:
     """Return directions (..., M), zeros where a vector is zero, and lengths (...) of `vectors` (..., M).
 
-    Lengths whose squares would over- or underflow are measured in units of the largest entry.
+    A length whose square would over- or underflow is measured in units of the largest entry.
     """
     largest, length = vectors.abs().amax(dim=-1, keepdim=True), vectors.norm(dim=-1, keepdim=True)
     extreme = (largest > 0) & ((length < 1e-12) | (length > 1e18))
@@ -329,13 +331,13 @@ def polar(vectors: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def device_of(encoder: nn.Module, images: Tensor) -> torch.device:
-    """Return where the encoder computes; the images' own device for an encoder without parameters."""
+    """Return the encoder's device; for an encoder without parameters, the device of the images."""
     parameter = next(encoder.parameters(), None)
     return images.device if parameter is None else parameter.device
 
 
 def inputs_for(encoder: nn.Module, images: Tensor) -> Tensor:
-    """Return images (B, ...) where the encoder computes, in its precision.
+    """Return images (B, ...) on the encoder's device, in its precision.
 
     Raises:
         TypeError: they are no floating-point tensor, or the encoder is of half precision.
@@ -362,10 +364,10 @@ def inputs_for(encoder: nn.Module, images: Tensor) -> Tensor:
 
 
 class _Inputs:
-    """Batches of (images, labels) with the images as `inputs_for` returns them, however often they are gone through.
+    """Batches of (images, labels) with the images as `inputs_for` returns them; you can read them several times.
 
     Raises:
-        ValueError: they hold no image, and may not be empty.
+        ValueError: the batches hold no image, and `may_be_empty` is false.
     """
 
     def __init__(self, encoder: nn.Module, batches: Batches, *, may_be_empty: bool = False) -> None:
@@ -393,7 +395,7 @@ def linear_head(encoder: Encoder) -> nn.Linear:
 
 
 def seed_from(generator: torch.Generator) -> int:
-    """Return a seed drawn from `generator`, on whatever device that lives."""
+    """Return a seed drawn from `generator`, which may be on any device."""
     return int(torch.randint(2**31, (), generator=generator, device=generator.device))
 
 

@@ -1,11 +1,11 @@
 """Amortised variance: a second head on the features predicts log σ² of the embedding (PFE, HIB).
 
-Head (paper 003, appendix G.4): Linear(D→M) - BN - ReLU - Linear(M→M) - BN, the last one with one scalar scale γ and
-shift β shared by all dimensions. (In the authors' code γ and β are overwritten by constants; here they train.)
-Samples are μ + σ∘ε with noise of each image's own (aleatoric, unlike the shared weight draws of Laplace), projected
-onto the sphere. Noise is seeded by the image's bytes, so it depends on neither batch size nor order. Class
-probabilities are the classifier's mean over the samples, each as long as the raw embedding: the length it was trained
-with.
+Head (paper 003, appendix G.4): Linear(D→M) - BN - ReLU - Linear(M→M) - BN. All dimensions share one scale γ and one
+shift β in the last BN. (The authors' code overwrites γ and β by constants; here they train.)
+Samples are μ + σ∘ε, projected onto the sphere. Each image has its own noise ε (aleatoric; Laplace shares its weight
+draws between images). The image's bytes seed the noise, so it depends on neither batch size nor order. Class
+probabilities are the classifier's mean over the samples. Each sample is scaled to the length of the raw embedding,
+because the classifier was trained with that length.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from probmetric.uncertainty._summary import Sampled, unit_deviation
 
 
 class LogVarianceHead(nn.Module):
-    """Features (B, D) to log σ² (B, M)."""
+    """Network from features (B, D) to log σ² (B, M)."""
 
     def __init__(self, num_features: int, dim: int) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class LogVarianceHead(nn.Module):
 
 
 def stored_head(posterior: Posterior, like: Tensor) -> LogVarianceHead:
-    """Return the head a posterior holds, in evaluation mode, on the device of `like`."""
+    """Return the head that `posterior` holds, in evaluation mode, on the device of `like`."""
     state = {key.removeprefix("variance."): value for key, value in posterior.items() if key.startswith("variance.")}
     dim, num_features = state["layers.0.weight"].shape
     with torch.device("meta"):
@@ -80,7 +80,7 @@ class GaussianHead(Sampled):
 
 
 def image_noise(images: Tensor, shape: tuple[int, ...], seed: int) -> Tensor:
-    """Return standard normal noise (B, *shape); row i is a function of the bytes of images[i] and `seed`."""
+    """Return standard normal noise (B, *shape); row i depends only on the bytes of images[i] and on `seed`."""
     rows = images.detach().cpu().contiguous().numpy()
     generators = (np.random.default_rng([seed, zlib.crc32(row.tobytes())]) for row in rows)
     noise = [rng.standard_normal(shape, dtype=np.float32) for rng in generators]

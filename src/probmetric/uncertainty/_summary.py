@@ -7,8 +7,8 @@ accumulated by Welford's recurrence on deviations from a reference direction, so
 when the samples agree to many digits, where 1 − R̄² computed from R̄ would be rounding error. Memory is O(B·M)
 for any S.
 
-The released code uses Σ_d σ_d as the score ("std_sum"); the paper's text describes 1/κ̂
-("inverse_concentration"). The two rank images slightly differently.
+Two scores: the released code uses Σ_d σ_d ("std_sum"), the paper's text describes 1/κ̂
+("inverse_concentration"). They rank images slightly differently.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Classifier = Callable[[Tensor], "Tensor | None"]
 
 
 class Summarised(Uncertainty):
-    """Base of the uncertainties that are the spread of several embeddings of an image."""
+    """Base of the uncertainties that measure the spread of several embeddings of an image."""
 
     def __init__(
         self,
@@ -44,8 +44,9 @@ class Summarised(Uncertainty):
     ) -> DirectionalBatch:
         """Return mean direction, uncertainty, concentration, class probabilities and, if kept, samples.
 
-        A draw is one sample per image, as its deviation (B, M) from the reference, and the raw embeddings (B, M), as
-        long as the classifier was trained to see them, of which `classify` gives class probabilities (B, C) or None.
+        A draw holds one sample per image: its deviation (B, M) from the reference, and its raw embedding (B, M), of the
+        length that the classifier was trained with. `classify` returns the class probabilities (B, C) of the latter, or
+        None.
         """
         mean, squares = torch.zeros_like(reference), torch.zeros_like(reference)
         samples: list[Tensor] = []
@@ -89,7 +90,7 @@ class Sampled(Summarised):
     def summarise(
         self, reference: Tensor, draws: Iterable[tuple[Tensor, Tensor]], classify: Classifier | None
     ) -> DirectionalBatch:
-        """Summarise draws around the embedding itself: where that has no direction, the draws give it none."""
+        """Summarise draws around the embedding; an embedding without a direction gets none from its draws."""
         record = super().summarise(reference, draws, classify)
         record.mean = record.mean * (reference != 0).any(dim=1, keepdim=True)
         return record

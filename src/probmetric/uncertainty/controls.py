@@ -1,19 +1,18 @@
-"""Controls: what an uncertainty must do better than, to know anything of its own.
+"""Controls: trivial uncertainties that a method must beat before you can say that it knows something.
 
-`pixel_statistic`, a floor, is a statistic of the pixels as uncertainty, with no network behind it:
+`pixel_statistic`, a floor, uses a statistic of the pixels as uncertainty, without a network:
 
-    noise          median over pixels of |x * K| with K = ((1, -2, 1), (-2, 4, -2), (1, -2, 1)), the response of smooth
-                   images being 0 (Immerkaer 1996): on `glyphs` it follows the strength of distortion better than any
-                   method does
+    noise          median over pixels of |x * K| with K = ((1, -2, 1), (-2, 4, -2), (1, -2, 1)); smooth images give 0
+                   (Immerkaer 1996). On `glyphs` it follows the strength of distortion better than every method.
     contrast       standard deviation of the pixels; more is less sure
     low_contrast   the reverse
 
-An uncertainty that follows a difficulty, or tells strangers, must do it better than these. Colours are averaged; the
-mean direction is the encoder's.
+An uncertainty that claims to follow difficulty, or to find images of unknown classes, must do it better than these.
+Colours are averaged; the mean direction is the encoder's.
 
-`head_inputs` has the inputs h of the last layer as embeddings, u = h / |h|, without the layer; the doubt is 1 / |h|. A
-posterior whose prior is far below |W| moves an embedding by about |h|: drawn weights then rank images, and retrieve
-them, as the layer's inputs do. What a last-layer posterior knows must show beside it (docs/findings/uncertainty.md).
+`head_inputs` uses the inputs h of the last layer as embeddings, u = h / |h|, without the layer; the doubt is 1 / |h|. A
+posterior whose prior is far below |W| moves an embedding by about |h|, so its drawn weights rank and retrieve images as
+the layer's inputs do. Compare every last-layer posterior with this control (docs/findings/uncertainty.md).
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class PixelStatistic(Uncertainty):
 
 @register("head_inputs")
 class HeadInputs(Uncertainty):
-    """Directions and lengths of what the last layer is given, in its dimension D."""
+    """Directions and lengths of the last layer's inputs, in their dimension D."""
 
     needs_head = True
 

@@ -2,11 +2,11 @@
 
     knn           u = 1 - cosine with the k-th nearest training image (Sun et al. 2022, "Out-of-distribution detection
                   with deep nearest neighbors")
-    mahalanobis   u = smallest squared Mahalanobis distance of z/|z| to a training class, one covariance S within the
-                  classes (Lee et al. 2018, on unit embeddings as Mueller and Hein 2025); S is shrunk towards a sphere,
-                  (1 - s) S + s tr(S)/M I
+    mahalanobis   u = smallest squared Mahalanobis distance of z/|z| to the mean of a training class; all classes share
+                  the covariance S within classes (Lee et al. 2018; on unit embeddings: Mueller and Hein 2025), which is
+                  shrunk towards a sphere, (1 - s) S + s tr(S)/M I
 
-Symbols: z raw embedding (M,), class means m_c, whitening W with W W^T = S^-1.
+Symbols: z raw embedding (M,), s = `shrinkage`, class means m_c, whitening W with W W^T = S^-1.
 """
 
 from __future__ import annotations

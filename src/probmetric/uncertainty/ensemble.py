@@ -1,20 +1,18 @@
 """Deep ensembles for metric learning: K encoders trained from different seeds.
 
-Paper 003, appendix G.4. The authors average the members' normalised embeddings (`combine="average"`); members trained
-independently live in spaces that differ by an arbitrary rotation, so that average is meaningless and retrieval
-collapses. Two combinations that respect the geometry:
+Paper 003, appendix G.4. The authors average the members' normalised embeddings (`combine="average"`). The spaces of
+members trained independently differ by an arbitrary rotation, so this average is meaningless and retrieval collapses.
+Two combinations respect the geometry:
 
     concatenate  mean = (u_1, ..., u_K)/√K. Its cosine similarity is exactly the members' average similarity.
     aligned      mean of the members rotated onto the first, by orthogonal Procrustes (rotation R_k = UVᵀ of
                  Σ u_k u_1ᵀ = USVᵀ over the training set).
 
-Both take their uncertainty from the spread of the aligned members, which no rotation of a member changes. (The spread
-of similarities to the class means is as free of rotations, but looks at all classes: how members arrange the classes
-an image has nothing to do with is arbitrary, and differs most where they agree on what the image is.)
+Both take their uncertainty from the spread of the aligned members, which no rotation of a member changes.
 
-Members are seeds of one method, `apart` from each other (if that is d, the ensembles of seeds 0 to d-1 share none), or,
-with `over="folds"`, the models of a protocol's numbered datasets (paper 004, tables 6 and 7: four models that each left
-another quarter of the training classes out).
+With `over="seeds"`, members are runs of one method whose seeds are `apart` from each other; with `apart` = d, the
+ensembles of seeds 0 to d-1 share no member. With `over="folds"`, members are the models of a protocol's numbered
+datasets (paper 004, tables 6 and 7: four models, each trained without another quarter of the training classes).
 
 Symbols: u_k = unit embedding of member k, R_k = `rotations`.
 """

@@ -1,24 +1,24 @@
 """Hedged instance embedding (Oh et al. 2018), as compared in paper 003: encoder and variance are trained together.
 
-An image is N(μ, diag σ²); K samples each, projected onto the sphere, give for a pair of images
+An image is N(μ, diag σ²). K samples of each image, projected onto the sphere, give for a pair of images
 
     p(match) = mean over the K×K sample pairs of sigmoid(−softplus(a)·|z_i − z_j| + b)
 
 and the loss is mean_pos(−log p) + mean_neg(−log(1 − p)) + β·KL(N(μ, σ²) ‖ N(0, I)), with
-KL = ½Σ(σ² + μ² − 1 − log σ²). Symbols: a, b learnt, β = `kl_weight`, K = `train_samples`. Both likelihood terms are
-computed in log space, log(1 − p) as the mean of sigmoid(−x).
+KL = ½Σ(σ² + μ² − 1 − log σ²). Symbols: a = `sharpness`, b = `offset` (learnt), β = `kl_weight`, K = `train_samples`.
+Both likelihood terms are computed in log space, log(1 − p) as the mean of sigmoid(−x).
 
 `as_published` repeats the authors' code: |z_i − z_j|² in the sigmoid, the mean of log p over the sample pairs, μ of
 length 1, and in place of the divergence −½Σ(log σ + (1 + μ²)/σ²), summed over the batch, which is unbounded below and
 drives σ to 0. (Their 1e-6 on p, which gives NaN once p rounds to 1, is not repeated.)
 
-The start differs as well. Published: σ = 1, a = 1, b = 0. In M dimensions that noise is √M long beside a mean of
-length 1, and no distance on the sphere gives p above ½; small networks hardly leave that state. Corrected: σ is 0.3
-times the root mean square of μ over the training images (`warm_start`), softplus(a) = 5 and b = 3, so that p = ½ at a
-distance of 0.6, above the 0.4 between two samples of one image and below the √2 of unrelated images.
+The start differs as well. Published: σ = 1, a = 1, b = 0. In M dimensions this noise has length √M beside a mean of
+length 1, and no distance on the sphere gives p above ½; small networks hardly leave this state. Corrected: σ is 0.3
+times the root mean square of μ over the training images (`warm_start`), softplus(a) = 5 and b = 3. Then p = ½ at a
+distance of 0.6, which lies between 0.4 (two samples of one image) and √2 (unrelated images).
 
-Made for two or three dimensions. In many, noise only lengthens distances, and the objective prefers it on clear images
-(docs/findings/uncertainty.md, "HIB in many dimensions").
+HIB was made for two or three dimensions. In many dimensions noise only lengthens distances, and the objective prefers
+noise on clear images (docs/findings/uncertainty.md, "HIB in many dimensions").
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class HIBObjective(Objective):
         return self.of_gaussians(mean, log_variance, labels, generator=generator)
 
     def of_gaussians(self, mean: Tensor, log_variance: Tensor, labels: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Return the loss of means and log σ² (B, M): of match and mismatch, plus the weighted divergence."""
+        """Return the loss of means and log σ² (B, M): match and mismatch terms plus the weighted divergence."""
         shape = (self.train_samples, *mean.shape)
         noise = torch.randn(shape, generator=generator, device=generator.device).to(mean)
         samples = F.normalize(mean + (0.5 * log_variance).exp() * noise, dim=-1)
@@ -86,15 +86,15 @@ class HIBObjective(Objective):
         return likelihood + self.kl_weight * (divergence.sum() if self.as_published else divergence.mean())
 
     def probabilities(self, embeddings: Tensor, *, generator: torch.Generator | None = None) -> Tensor | None:
-        """Return None: the run's own loss is not trained, so that its classifier knows nothing."""
+        """Return None: the run's own loss is not trained, so its classifier has learnt nothing."""
         return None
 
     def logits(self, embeddings: Tensor) -> Tensor | None:
-        """Return None, for the same reason."""
+        """Return None: the run's own loss is not trained."""
         return None
 
     def log_probabilities(self, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the log p(match) and log(1 − p(match)), each (B, B), of samples (K, B, M)."""
+        """Return log p(match) and log(1 − p(match)), each (B, B), of samples (K, B, M)."""
         count, size, dim = samples.shape
         flat = samples.reshape(count * size, dim)
         distance = torch.cdist(flat, flat).reshape(count, size, count, size).permute(1, 3, 0, 2).flatten(2)

@@ -5,18 +5,17 @@ gradient of the loss at θ_s is applied to θ, and the curvature is discounted:
 
     θ ← θ − λ mean_s ∇L(θ_s),    H ← m H + relu(mean_s h(θ_s))
 
-with h the diagonal Gauss-Newton curvature of the batch. Symbols: m = `memory`, δ = `prior_precision`,
-S = `train_samples`. Equation 4 is printed with +λ. The buffers H, like the weights, belong to the state dict, so a
-resumed run continues exactly.
+with h the diagonal Gauss-Newton curvature of the batch. Symbols: m = `memory` (the text's memory factor α is 1 − m),
+δ = `prior_precision`, S = `train_samples`. The paper prints equation 4 with +λ. The buffers H, like the weights, belong
+to the state dict, so a resumed run continues exactly.
 
-Difference to the authors' code: gradients flow through θ + σ∘ε instead of a swap of parameters; a batch without a
-mined triplet, or with a curvature that is not finite, leaves H as it is (the code divides by zero and H stays NaN).
+Differences to the authors' code: gradients flow through θ + σ∘ε instead of a swap of parameters. A batch without a
+mined triplet, or with a curvature that is not finite, leaves H as it is (their code divides by zero and H stays NaN).
 
-As an *objective* it shapes training (equations 4, 5, 79 and 80); as an *uncertainty* it takes the
-posterior the objective learnt and samples it exactly as the post-hoc approximation does. Defaults that depend on the
-number N of training images are written −1: `initial_curvature` is then N and `scale` N², the authors' values.
-`normalize="triplets"` divides a batch's curvature by its number of triplets (authors); "none" sums, which is the
-scale of the post-hoc approximation. `memory` is m: the text's memory factor α is 1 − m.
+As an *objective* it shapes training (equations 4, 5, 79 and 80). As an *uncertainty* it samples the posterior that the
+objective learnt, exactly as the post-hoc approximation does. A default of −1 depends on the number N of training
+images: `initial_curvature` is then N and `scale` N², the authors' values. `normalize="triplets"` divides a batch's
+curvature by its number of triplets, as the authors do; "none" sums, which is the scale of the post-hoc approximation.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class OnlineLaplaceObjective(Objective):
-    """The run's loss in expectation over the last layer's posterior, which it maintains."""
+    """The run's loss in expectation over the last layer's posterior, which this objective updates."""
 
     weight_curvature: Tensor
     steps: Tensor
@@ -91,7 +90,7 @@ class OnlineLaplaceObjective(Objective):
         return self.inner.diagnostics() | {"posterior_std_median": float(self._std().median())}
 
     def posterior(self) -> dict[str, Tensor]:
-        """Return the curvature and prior precision, in the form the post-hoc approximation stores them."""
+        """Return the curvature and prior precision, as the post-hoc approximation stores them."""
         return {
             "weight_curvature": self.weight_curvature.detach().float().cpu().clone(),
             "prior_precision": torch.tensor(self.settings.prior_precision, dtype=torch.float64),
@@ -124,9 +123,9 @@ class OnlineLaplace(LastLayerPosterior):
         return OnlineLaplaceObjective(loss, linear_head(encoder), self, num_images)
 
     def fitted(self, fitting: Fitting) -> Posterior:
-        """Return the posterior that training learnt, with its record; `batches` serve the record and may be empty.
+        """Return the posterior that training learnt, with its record. Only the record reads batches; they may be empty.
 
-        `prior="validation"` chooses the precision of the finished posterior, not the one that training drew with.
+        `prior="validation"` chooses the precision of the finished posterior; training drew with `prior_precision`.
         """
         if not isinstance(fitting.loss, OnlineLaplaceObjective):
             raise ValueError(

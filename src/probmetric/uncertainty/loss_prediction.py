@@ -1,9 +1,9 @@
-"""Predicted loss (Yoo and Kweon 2019): a small network on the frozen features learns what the classifier gets wrong.
+"""Predicted loss (Yoo and Kweon 2019): a small network on the frozen features predicts the classifier's loss.
 
-    u(x) = softplus(MLP(h))      MLP: D -> width -> 1, trained to predict -log p(y | x) of the training images by its
-                                 mean squared error (as "Loss Prediction" of Kirchhof et al. 2023, URL)
+    u(x) = softplus(MLP(h))      MLP: D -> width -> 1, trained by mean squared error to predict -log p(y | x) of the
+                                 training images (as "Loss Prediction" of Kirchhof et al. 2023, URL)
 
-h are the encoder's features (D,); the encoder is frozen and in evaluation mode. Features are computed once.
+h are the encoder's features (D,). The encoder is frozen and in evaluation mode, so features are computed once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from probmetric.uncertainty._base import (
 
 @register
 class LossPrediction(Uncertainty):
-    """Loss of an image as a network predicts it from its features."""
+    """Loss of an image, predicted from its features by a small network."""
 
     fits, needs_classifier = True, True
     needs = ("0.weight",)

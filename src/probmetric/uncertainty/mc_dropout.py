@@ -1,13 +1,15 @@
 """Monte-Carlo dropout: S networks thinned by dropout (Gal and Ghahramani 2016), as in paper 003, appendix G.4.
 
-Two places are thinned: whatever the encoder itself drops at random while it trains (dropout modules and functions of
-every kind, in attention too, and residual paths; the paper's small nets have one after each convolution block) and,
-with `rate` above 0, the features before the head. As an objective, `rate` also applies while training; the encoder's
-own dropout does so by itself.
+Two places are thinned:
 
-A draw is one thinned network: its masks are shared by all images of a pass, so the draws depend on (seed, s) only, not
-on batch size or order. (The authors draw a new mask for every image; their rate is 0.05 in the configuration and 0.2
-in the text.) An encoder that drops nothing runs once.
+- all that the encoder itself drops at random while it trains: dropout modules and functions of every kind, in attention
+  too, and residual paths (the paper's small nets have one dropout after each convolution block);
+- with `rate` above 0, the features before the head. If you name `mc_dropout` as the objective, `rate` also applies
+  while training; the encoder's own dropout always does.
+
+A draw is one thinned network. All images of a pass share its masks, so the draws depend on (seed, s) only, not on batch
+size or order. (The authors draw a new mask for every image; their rate is 0.05 in the configuration and 0.2 in the
+text.)
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from probmetric.models import Encoder
 
 _KEPT_IN_TRAINING = {"running_mean", "_u", "weight_u"}
-"""Buffers that a forward pass in training mode overwrites: of batch and instance normalisation, of spectral norms."""
+"""Buffers of batch and instance normalisation and spectral norms, which a forward pass in training mode overwrites."""
 
 
 class DropoutObjective(Objective):
@@ -63,7 +65,7 @@ class MCDropout(Sampled):
         return DropoutObjective(loss, self.rate)
 
     def check(self, encoder: Encoder, images: Tensor) -> None:
-        """Raise a ValueError if there is nothing to drop."""
+        """Raise a ValueError if neither the network nor `rate` drops units."""
         with evaluating(encoder):
             self._drops(encoder, inputs_for(encoder, images))
 
@@ -94,7 +96,7 @@ class MCDropout(Sampled):
 
 
 def drops_while_training(encoder: Encoder, images: Tensor) -> bool:
-    """Return whether the encoder draws random numbers for an image while it trains, as dropout of a rate above 0."""
+    """Return whether the encoder draws random numbers for an image while it trains, as dropout does."""
     with _thinning(encoder, images, seed=0) as generator:
         before = generator.get_state()
         encoder.features(images[:1])
@@ -102,9 +104,9 @@ def drops_while_training(encoder: Encoder, images: Tensor) -> bool:
 
 
 def thinned_features(encoder: Encoder, images: Tensor, seed: int) -> Tensor:
-    """Return features (B, D) of images (B, ...) by the network that dropout thins with `seed`, the same for all images.
+    """Return features (B, D) of images (B, ...), all by the one network that dropout thins with `seed`.
 
-    Networks that `torch.func.vmap` cannot follow, recurrent ones for instance, see the images one at a time.
+    A network that `torch.func.vmap` cannot follow, such as a recurrent one, sees the images one at a time.
     """
 
     def features(image: Tensor) -> Tensor:
@@ -123,7 +125,7 @@ def thinned_features(encoder: Encoder, images: Tensor, seed: int) -> Tensor:
 
 @contextlib.contextmanager
 def _thinning(encoder: nn.Module, images: Tensor, seed: int) -> Iterator[torch.Generator]:
-    """Let an encoder in evaluation mode drop as while it trains, by a global generator of its own for the block."""
+    """Switch on dropout of an encoder in evaluation mode, driven by a global generator with `seed`, for the block."""
     cuda = images.device.type == "cuda"
     parts = [
         part for part in encoder.modules() if not _KEPT_IN_TRAINING & dict(part.named_buffers(recurse=False)).keys()

@@ -1,9 +1,9 @@
-"""The embedding norm as concentration: κ = |z|, μ = z/|z|, with z at the scale the loss reads it at (vMF losses).
+"""The embedding norm as concentration: κ = |z|, μ = z/|z|, with z at the scale that the loss reads (vMF losses).
 
 Papers: von Mises-Fisher losses (paper 002, section 3) and non-isotropic probabilistic proxies (paper 000,
-section 3.1), where the un-normalised output of the encoder is the natural parameter ν = κμ. It costs nothing,
-so every encoder with un-normalised outputs has it; for losses that ignore |z| it is an uncalibrated score, not
-a likelihood. Uncertainty is 1/κ.
+section 3.1), where the un-normalised output of the encoder is the natural parameter ν = κμ. Every encoder with
+un-normalised outputs has it at no cost. For losses that ignore |z| it is an uncalibrated score, not a likelihood.
+Uncertainty is 1/κ.
 """
 
 from __future__ import annotations

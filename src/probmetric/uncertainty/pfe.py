@@ -8,8 +8,9 @@ with μ the normalised embedding of the trained encoder. The encoder is frozen c
 and without gradients, so running statistics of BatchNorm stay as they are. (In the authors' code the backbone's
 BatchNorm keeps updating, so the "frozen" mean drifts.) Features are computed once and reused for all epochs.
 
-The head starts around the best constant variance, 2σ² = mean of (μ_a − μ_p)²: from σ = 1, in tens of dimensions ten
-times the length of μ, a few hundred steps do not reach the data's scale and the samples' mean is noise.
+The head starts around the best constant variance, 2σ² = mean of (μ_a − μ_p)². In tens of dimensions, σ = 1 is noise of
+ten times the length of μ. From such a start a few hundred steps do not reach the data's scale, and the samples' mean
+stays noise.
 """
 
 from __future__ import annotations

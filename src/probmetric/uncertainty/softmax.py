@@ -1,9 +1,9 @@
 """Softmax confidence of the loss's own classifier: the plain closed-set baseline.
 
 p_c(T) ∝ p_c^(1/T), which is the softmax of logits divided by the temperature T. Uncertainty is 1 − max_c p_c
-("confidence", summed over the other classes so that it does not round to 0) or the entropy in nats. For a loss whose
-classifier draws samples (vMF), `probabilities` are the means over its draws. Open-set test classes have no label to
-be confident about; the score then says how unlike the training classes an image is.
+("confidence", computed as the sum over the other classes so that it does not round to 0) or the entropy in nats. For a
+loss whose classifier draws samples (vMF), `probabilities` are the means over its draws. The classifier does not know
+open-set test classes; there the score tells how unlike the training classes an image is.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Softmax(Uncertainty):
 
 
 def classified(embeddings: Tensor, loss: Loss | None, temperature: float, score: Doubt, seed: int) -> DirectionalBatch:
-    """Record of raw embeddings (B, M) with tempered class probabilities and their doubt."""
+    """Return the record of raw embeddings (B, M) with class probabilities at `temperature` and their doubt."""
     log_probabilities = class_log_probabilities(loss, embeddings, seed)
     probabilities = (log_probabilities / temperature).softmax(1)
     return DirectionalBatch(

@@ -1,8 +1,8 @@
 """Temperature-scaled softmax (Guo et al. 2017): one temperature, fitted on validation images.
 
 T minimises the negative log-likelihood of the validation labels under p_c(T) ∝ p_c^(1/T)
-(`probmetric.metrics.fit_temperature`). Closed-set only: validation images must be of
-training classes, labelled 0..C-1 as the loss numbers them.
+(`probmetric.metrics.fit_temperature`). It works for closed sets only: validation images must show training classes,
+with labels 0..C-1 as the loss numbers them.
 """
 
 from __future__ import annotations

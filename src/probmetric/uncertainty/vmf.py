@@ -1,11 +1,11 @@
 """The embedding as a von Mises-Fisher distribution that is sampled: x_s ~ vMF(z/|z|, κ).
 
-Papers 002 (section 3, evaluation with S = 10 samples) and 000. Concentration κ and uncertainty are those of `norm`; the
+Papers 002 (section 3, evaluation with S = 10 samples) and 000. Concentration κ and uncertainty are those of `norm`. The
 samples allow retrieval by vote, and class probabilities that account for the doubt about the embedding:
 
-    probabilities="loss"     what the loss itself reports; a vMF loss averages over its own draws
-    probabilities="sampled"  mean_s p(c | |z| x_s), the classifier's mean over the samples, as long as the embedding
-    probabilities="auto"     the first for a loss that draws, else the second
+    probabilities="loss"     those that the loss itself reports; a vMF loss averages over its own draws
+    probabilities="sampled"  mean_s p(c | |z| x_s): the classifier's mean over samples of the embedding's length
+    probabilities="auto"     "loss" for a loss that draws, else "sampled"
 
 The sampler is exact for every κ and M (see `probmetric.directional`).
 """
@@ -36,7 +36,7 @@ def draws_its_own(loss: Loss | None) -> bool:
 
 @register
 class VMF(Uncertainty):
-    """Norm as concentration, with samples of the distribution it stands for."""
+    """Norm as concentration, with samples of the von Mises-Fisher distribution."""
 
     def __init__(
         self,

@@ -1,29 +1,30 @@
 """Headline claims of the papers as statements that runs can confirm or refute.
 
-A claim names a method, its opponents and a metric. On every dataset where they were run it is tested seed by seed
-(paired t-test on the shared seeds, Holm-corrected over the opponents), with differences signed so that positive
-speaks for the claim:
+A claim names a method, its opponents and a metric. It is tested seed by seed on every dataset where both were run
+(paired t-test on the shared seeds, Holm-corrected over the opponents). A positive difference speaks for the claim:
 
     better     the method beats every opponent
-    not_worse  the method is at most `margin` worse than every opponent; with `margin_is: share`, of its value
+    not_worse  the method is at most `margin` worse than every opponent; `margin_is: share`: a share of its value
     robust     from clean labels to each noise rate, the method loses less than every opponent
     exceeds    the metric exceeds `threshold` (with better_is: lower, stays below it); no opponents
 
-A claim *holds* if every opponent was run and confirms it significantly, *holds in part* if those that were run do and
-some were not, *does not hold* if one refutes it significantly, and is *undecided* otherwise: there are too few seeds
-(fewer than three decide nothing), or the difference is too small for them. Test classes (where these are training
-classes: test images) count as a sample too where their contributions were kept.
+Verdicts:
 
-Every claim has a second verdict, corrected over all claims of the report that were tested (Holm): of 25 tests at 5 %
-one or two are wrong by chance. Where a paper's metric is unsound, the claim is decided on the sound one, and what the
-paper's own says stands beside it (`as_printed`).
+    holds               every opponent was run, and each comparison confirms the claim significantly
+    holds in part       each opponent that was run confirms it significantly, but some were not run
+    does not hold       one comparison refutes it significantly
+    undecided           otherwise: too few seeds (fewer than three cannot decide), or too small a difference for them
+    not testable here   the paper's setting is not given (`needs`: clean labels, training that had converged, settings
+                        tuned at equal budgets or published, a backbone, a closed or an open set)
+    not run             the claim's runs do not exist
 
-A paper's claim is about trained models in the paper's setting. Where that is not given (`needs`: clean labels, training
-that had converged, settings tuned at equal budgets or published, a backbone, a closed or an open set) the claim is
-*not testable here*, whatever the numbers say. A claim whose runs do not exist is *not run*.
+Test classes (test images, if their classes are training classes) count as a sample too if their contributions were
+kept. A second verdict is corrected over all tested claims of the report (Holm), because of 25 tests at 5 % one or two
+are wrong by chance. If a paper's metric is unsound, a sound metric decides, and the verdict by the paper's metric is
+shown beside it (`as_printed`).
 
-Every claim states what it rests on: printed numbers, checked against the transcribed tables, or a sentence of the
-paper. Questions of our own have the source `ours` and are counted apart.
+Every claim names its basis: printed numbers, checked against the transcribed tables, or a sentence of the paper. Our
+own questions have the source `ours` and are counted apart.
 """
 
 from __future__ import annotations
@@ -71,22 +72,22 @@ class Claim(Strict):
     Attributes:
         id: short unique name.
         source: paper and table, `pfml, table 2`.
-        statement: what is claimed, in one sentence.
-        metric: what is compared.
+        statement: the claim in one sentence.
+        metric: the metric compared.
         method: alternative parts (`probmetric.reporting.results.plays`); the first that was run counts.
         against: the opponents, each a list of alternatives.
-        against_metric: the opponents' metric, where it is another one.
-        as_printed: the paper's own metric, where it is unsound: read too, but it decides nothing.
+        against_metric: the opponents' metric, if it is another one.
+        as_printed: the paper's own metric, if it is unsound: shown, but without effect on the verdict.
         kind: how it is tested, see above.
         margin: for `not_worse`.
         margin_is: whether `margin` is a difference or a share of the opponent's value.
         threshold: for `exceeds`.
         better_is: needed only for metrics that are no scores of their own (properties of the embedding space).
-        needs: what must be given before runs say anything about the claim.
+        needs: conditions without which runs say nothing about the claim.
         printed: the printed numbers it rests on, `<table> <dataset>[+noise<rate>] [<metric>]: <part>=<value>[±<spread>]
-            ...`; the metric only where it is not the claim's.
+            ...`; with a metric only if it is not the claim's.
         quoted: the paper's own words.
-        differs: how our test is not the paper's, and why; empty where it is.
+        differs: how and why our test differs from the paper's; empty if it does not.
     """
 
     id: Text
@@ -117,23 +118,23 @@ class Claim(Strict):
 
     @property
     def ours(self) -> bool:
-        """Whether it is a question of our own, which no paper answers."""
+        """Return whether it is our own question, which no paper answers."""
         return self.paper == OURS
 
     @property
     def rests_on(self) -> str:
-        """The printed numbers, the paper's words, and how our test differs."""
+        """Return the printed numbers, the paper's words, and how our test differs."""
         quoted = f"“{self.quoted}”" if self.quoted else ""
         return "; ".join(filter(None, [*self.printed, quoted, self.differs and f"our test differs: {self.differs}"]))
 
     @property
     def paper(self) -> str:
-        """The paper's short name."""
+        """Return the paper's short name."""
         return self.source.partition(",")[0]
 
     @property
     def metrics(self) -> set[str]:
-        """Everything that has to be measured."""
+        """Return all metrics that the claim needs."""
         return {self.metric, self.against_metric or self.metric, self.as_printed or self.metric}
 
 
@@ -143,24 +144,24 @@ class Finding:
 
     Attributes:
         claim: the statement.
-        data: dataset (noise included) it was tested on; empty where nothing could be tested.
+        data: dataset (noise included) of the test; empty if no test was possible.
         verdict: `holds`, `holds in part`, `does not hold`, `undecided`, `not testable here` or `not run`.
-        corrected: the verdict after correction over all claims that were tested; empty where none was.
-        fidelity: `corrected` or `as_published`: of the method the claim is about.
-        opponent: the one that decides: the least favourable of those behind the verdict; empty against a threshold.
-        difference: mean paired difference to it, positive in favour of the claim.
-        half_width: half of its 95 % interval over seeds and, where contributions were kept, test classes (images).
+        corrected: the verdict after correction over all claims that were tested; empty if none was.
+        fidelity: `corrected` or `as_published`, of the claim's method.
+        opponent: the deciding opponent: the least favourable of those behind the verdict; empty for a threshold.
+        difference: mean paired difference to the opponent, positive in favour of the claim.
+        half_width: half of its 95 % interval over seeds and, if contributions were kept, test classes (images).
         effect_size: mean difference / standard deviation of the differences.
-        p_value: of the deciding test, Holm-corrected over the opponents; of one that holds the largest of its tests.
+        p_value: p-value of the deciding test, Holm-corrected over the opponents; for a claim that holds, the largest.
         seeds: shared seeds.
         missing: opponents that were not run there.
         unmet: why the claim is not testable here, one reason each.
         tuned_on: other datasets, or one split of this one, that settings of some of the methods were tuned on.
-        seeds_needed: where undecided: seeds that would decide it with 80 % probability if the difference is as large as
-            it looks; None where more than 1,000 would be needed.
-        units_decide: where undecided: no number of seeds would do, there are too few test classes.
+        seeds_needed: if undecided: seeds that would decide it with 80 % probability, if the true difference is the one
+            found; None if more than 1,000 would be needed.
+        units_decide: if undecided: whether there are too few test classes for any number of seeds.
         units_counted: whether interval and test take the test classes (or images) for a sample too, or the seeds only.
-        as_printed: what the paper's own, unsound metric says.
+        as_printed: verdict by the paper's own, unsound metric.
     """
 
     claim: Claim

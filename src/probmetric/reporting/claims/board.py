@@ -37,7 +37,7 @@ _SENTENCE = {
 class Line:
     """One claim: its verdict over all datasets, as tested and after correction over all claims, and the findings.
 
-    `cells` holds the findings per dataset, two where both fidelities were run.
+    `cells` holds the findings per dataset, two if both fidelities were run.
     """
 
     claim: Claim
@@ -87,7 +87,7 @@ def _counted(text: str, number: int) -> str:
 
 
 def board(context: ReportContext, findings: Sequence[Finding]) -> Board:
-    """The findings arranged; a dataset on which nothing was tested has no column, the experiment's paper is first."""
+    """Arrange the findings: no column for a dataset without a test, the experiment's paper first."""
     tested = [data for data in context.data if any(finding.data == data for finding in findings)]
     claims = list(dict.fromkeys(finding.claim for finding in findings))
     claims.sort(key=lambda claim: claim.paper != context.name.partition("/")[0])
@@ -104,9 +104,9 @@ def board(context: ReportContext, findings: Sequence[Finding]) -> Board:
 
 
 def overall(of_datasets: Iterable[str]) -> str:
-    """One verdict over datasets; refuted on one, a claim "does not hold" unless another dataset confirms it.
+    """Return one verdict over datasets; a claim refuted on one "does not hold", unless another dataset confirms it.
 
-    Datasets on which the claim is not testable count only where it is testable on none.
+    Datasets on which the claim is not testable count only if no dataset can test it.
     """
     verdicts = set(of_datasets)
     if verdicts == {"not testable here"}:
@@ -131,7 +131,7 @@ def verdict(finding: Finding) -> str:
 
 
 def numbers(finding: Finding) -> str:
-    """`+0.021 ± 0.008`."""
+    """Return the difference in words: `+0.021 ± 0.008`."""
     if finding.difference is None:
         return ""
     size = abs(finding.difference)
@@ -140,7 +140,7 @@ def numbers(finding: Finding) -> str:
 
 
 def details(finding: Finding, name: Callable[[str], str]) -> str:
-    """`to ProxyNCA++, d +1.2, 5 seeds, as published; not run: arcface`."""
+    """Return words such as `to ProxyNCA++, d +1.2, 5 seeds, as published; not run: arcface`."""
     claim = finding.claim
     if finding.difference is None:
         return "; ".join(finding.unmet)
@@ -165,7 +165,7 @@ def _as_printed(finding: Finding) -> str:
 
 
 def needed(finding: Finding) -> str:
-    """`about 12 seeds would decide`, for what more seeds could decide; empty for the rest."""
+    """Return `about 12 seeds would decide` for a finding that more seeds could decide, else an empty text."""
     if finding.verdict != "undecided":
         return ""
     if finding.units_decide:

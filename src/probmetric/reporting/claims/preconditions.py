@@ -1,19 +1,21 @@
-"""What must be given before runs say anything about a paper's claim, and whether it is.
+"""Preconditions: conditions without which runs say nothing about a paper's claim.
 
-clean_labels        the training labels are right
-noise_as_published  20 % of the training labels were replaced at random
-converged           one rule for all: of two lengths of training, one of them the claim's own and the longer at least
-twice the shorter, the longer is at most .01 better in the claim's metric (1 % of values above 1), on average over the
-shared seeds. What was trained for one length only has not been seen to converge: where the rate falls to zero
-every training stops gaining. A paper's own settings on its own data have its own length. Training that validates by
-more than 10 % worse at its best in the last fifth of its epochs than at its best before has fallen apart or overfitted
-tuned_or_published  settings are the paper's, on its dataset, or were tuned, with as many runs for every method; where
-they were tuned on another dataset, that is said beside the verdict (`tuned_elsewhere`)
-closed_set          test classes are training classes
-open_set            no test class was trained on
-resnet50            the backbone is a ResNet-50: what a loss costs is told relative to it
-same_hardware       all runs were timed on the same kind of machine, with as many threads and processes
-few_samples         a loss draws at most five samples an image
+    clean_labels        the training labels are right
+    noise_as_published  20 % of the training labels were replaced at random
+    converged           longer training gains little, see below
+    tuned_or_published  settings are the paper's, on its dataset, or were tuned with equally many runs for every method;
+                        if they were tuned on another dataset, the verdict names it (`tuned_elsewhere`)
+    closed_set          test classes are training classes
+    open_set            no test class was trained on
+    resnet50            the backbone is a ResNet-50: the cost of a loss is relative to it
+    same_hardware       all runs were timed on the same kind of machine, with as many threads and processes
+    few_samples         a loss draws at most five samples per image
+
+`converged` compares two lengths of training: one is the claim's own, and the longer is at least twice the shorter. The
+longer is at most .01 better in the claim's metric (1 % of values above 1), on average over the shared seeds. One length
+alone cannot show it, because every training stops gaining where the learning rate falls to zero. A paper's own settings
+on its own data have their own length. A training whose best validation metric in the last fifth of its epochs is more
+than 10 % worse than its best before has fallen apart or overfitted.
 """
 
 from __future__ import annotations
@@ -38,13 +40,13 @@ MOST_SAMPLES = 5
 
 
 def unmet(context: ReportContext, claim: Claim, data: str, variants: Sequence[str]) -> Names:
-    """Why the runs of `variants` on `data` say nothing about `claim`; empty where they do. One reason per need."""
+    """Return why the runs of `variants` on `data` say nothing about `claim`, one reason per need; empty if they do."""
     reasons = (_CHECKS[need](context, claim, data, variants) for need in claim.needs)
     return tuple(reason for reason in reasons if reason)
 
 
 def tuned_elsewhere(context: ReportContext, data: str, variants: Sequence[str]) -> Names:
-    """Return what the settings of `variants` were tuned on: other datasets, and one of several splits of this one."""
+    """Return where the settings of `variants` were tuned: other datasets, and one of several splits of this one."""
     here = split_data_name(data)[0]
     places = {context.tuned_on.get(variant.partition("+")[0], "") for variant in variants} - {""}
     of_several = f"one split of {here}: other splits test some of its classes"

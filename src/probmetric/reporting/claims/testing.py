@@ -33,12 +33,12 @@ POWERFUL = 2.8
 
 
 def evaluate_claims(context: ReportContext, claims: Iterable[Claim]) -> list[Finding]:
-    """Findings of every claim, one per dataset (and fidelity) on which it can be tested; without any, one "not run".
+    """Return findings of every claim: one per dataset (and fidelity) that can test it, or one "not run".
 
-    Where a method was run with several values of an option, the run with the overrides that most methods have on the
-    dataset stands for it, or the one without, or the longest of those that differ in nothing but length; of versions
-    with settings chosen by a search, those. A length with fewer seeds than another stands for nothing. A sweep alone
-    has no such run: the claim is not testable there.
+    If a method was run with several values of an option, one version stands for it: a version with settings chosen by a
+    search if there is one; then the version with the overrides that most methods have on the dataset, or the one
+    without overrides, or the longest of versions that differ only in length. A length with fewer seeds than another is
+    ignored. A sweep alone has no such version; the claim is not testable there.
     """
     keys = {data: [key for key in context.expected if key.group == data] for data in context.data}
     common = {data: usual(of_data) for data, of_data in keys.items()}
@@ -78,7 +78,7 @@ class _Case:
 
     @property
     def clean(self) -> str:
-        """The dataset without its label noise."""
+        """Return the dataset without its label noise."""
         return split_data_name(self.data)[0]
 
     def finding(self) -> Finding | None:
@@ -115,7 +115,7 @@ class _Case:
         return {name: _test(claim, sample, self._sample(item, other_metric)) for name, item in opponents.items()}
 
     def _several(self) -> Finding | None:
-        """Say that the claim's method was run with several settings, where it was."""
+        """Return a finding that the claim's method was run with several settings, or None if it was not."""
         versions = next(filter(None, self._versions(self.claim.metric, self.claim.method, (self.fidelity,))), None)
         if versions is None:
             return None
@@ -124,7 +124,7 @@ class _Case:
         return Finding(self.claim, self.data, "not testable here", fidelity=self.fidelity, unmet=(reason,))
 
     def _series(self, metric: str, names: Names, fidelities: Names) -> Series | None:
-        """The first of `names` that was run, tuned if any was, in the first of `fidelities` it was run in."""
+        """Return the first of `names` that was run, in the first of `fidelities` with a run; tuned if possible."""
         for versions in self._versions(metric, names, fidelities):
             alike = [each for each in versions if overrides_of(each.key) == self.usual]
             plain = [each for each in versions if not overrides_of(each.key)]
@@ -143,7 +143,7 @@ class _Case:
                 yield [item for item, part in among if item.fidelity == fidelity and plays(part, name)]
 
     def _sample(self, after: Series, metric: str) -> Series:
-        """What was measured; for `robust`, what the noise changed."""
+        """Return the measured values; for `robust`, their change by the noise."""
         if self.claim.kind != "robust":
             return after
         clean = [each for each in self.context.series(self.clean, metric) if each.variant == after.variant]
@@ -151,7 +151,7 @@ class _Case:
 
 
 def _change(after: Series, before: Series) -> Series:
-    """Return differences seed by seed and unit by unit; of the standard errors none is known."""
+    """Return differences seed by seed and unit by unit; their standard errors are unknown."""
     both = after.values.keys() & before.values.keys()
     with_units = both & after.contributions.keys() & before.contributions.keys()
     if with_units and after.unit_labels != before.unit_labels:
@@ -182,7 +182,7 @@ class _Test:
 
 
 def _test(claim: Claim, method: Series, opponent: Series) -> _Test:
-    """Paired test of the differences in favour of the claim, shifted by its margin."""
+    """Test the paired differences in favour of the claim, shifted by its margin."""
     shared = sorted(set(method.values) & set(opponent.values))
     if not shared:
         return _Test(math.nan, None, None, math.nan, math.nan, None, 0)
@@ -212,7 +212,7 @@ def _margin(claim: Claim, value: float) -> float:
 
 
 def _finding(claim: Claim, data: str, tests: Mapping[str, _Test], missing: Names, reasons: Names) -> Finding:
-    """The verdict, with Holm over the opponents, and the test that decides it: of those, the least favourable."""
+    """Return the verdict, Holm-corrected over the opponents, and the deciding test: the least favourable behind it."""
     adjusted = dict(zip(tests, holm([test.p_value for test in tests.values()]).tolist(), strict=True))
     verdict, deciding = _verdict(tests, adjusted, missing)
     worst = min(deciding, key=lambda name: tests[name].difference)
@@ -238,7 +238,7 @@ def _finding(claim: Claim, data: str, tests: Mapping[str, _Test], missing: Names
 
 
 def _verdict(tests: Mapping[str, _Test], adjusted: Mapping[str, float], missing: Names) -> tuple[Verdict, list[str]]:
-    """Return the verdict and the opponents behind it; who has not met all opponents has beaten those that were run."""
+    """Return the verdict and the opponents behind it; with missing opponents a claim can only hold in part."""
     significant = [name for name in tests if adjusted[name] < LEVEL]
     if refuting := [name for name in significant if not tests[name].favours]:
         return "does not hold", refuting
@@ -250,7 +250,7 @@ def _verdict(tests: Mapping[str, _Test], adjusted: Mapping[str, float], missing:
 def _needed(test: _Test, opponents: int) -> tuple[int | None, bool]:
     """Return (seeds that would decide, whether the test classes are too few for any number of seeds).
 
-    Both take the difference found for the true one, the strictest level of Holm's and a power of 80 %.
+    Both take the difference found as the true one, at Holm's strictest level and a power of 80 %.
     """
     if test.n < LEAST_SEEDS:
         return LEAST_SEEDS, False

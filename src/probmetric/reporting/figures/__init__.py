@@ -34,7 +34,7 @@ REGISTRY = Registry(
 register, list_figures = REGISTRY.register, REGISTRY.names
 __getattr__ = exported(__name__)
 
-STANDING = ("risk_coverage", "p_right")  # of every report, whatever figures an experiment names
+STANDING = ("risk_coverage", "p_right")  # in every report, beside the figures that an experiment names
 _LATEX = r"""\begin{{figure}}
 \centering
 \includegraphics[width=\linewidth]{{{name}}}
@@ -51,7 +51,7 @@ _METADATA = {
 def draw(name: str, context: ReportContext) -> list[Path]:
     """Draw figure `name` of an experiment.
 
-    Where the experiment's runs hold nothing to draw, the files say so in words.
+    If the experiment's runs hold no data for it, the files say so in words.
 
     Returns:
         Paths of the files written: png, pdf, json, tex.
@@ -64,7 +64,7 @@ def draw(name: str, context: ReportContext) -> list[Path]:
 
 
 def draw_all(context: ReportContext, processes: int = 1) -> list[Path]:
-    """Draw the standing figures and those the experiment names, by so many `processes` where these can be forked."""
+    """Draw the standing figures and those the experiment names, in `processes` processes if the system can fork."""
     (context.folder / "figures").mkdir(parents=True, exist_ok=True)
     drawn: Callable[[str], list[Path]] = functools.partial(draw, context=context)
     names = list(dict.fromkeys((*STANDING, *context.figures)))
@@ -79,7 +79,7 @@ def draw_all(context: ReportContext, processes: int = 1) -> list[Path]:
 
 
 def save(name: str, folder: Path, build: Callable[[], Drawing]) -> list[Path]:
-    """Write what `build` draws in the reports' style as <folder>/<name>.png, .pdf and .json; return these paths."""
+    """Write the drawing of `build` in the reports' style as <folder>/<name>.png, .pdf and .json; return the paths."""
     from probmetric.reporting.figures import _style
 
     with _style.style():
@@ -100,7 +100,7 @@ def save(name: str, folder: Path, build: Callable[[], Drawing]) -> list[Path]:
 
 
 def _fix_places(figure: Figure) -> None:
-    """Lay a figure out once for both files. The solver's last digits differ between calls; the places are rounded."""
+    """Lay out a figure once for both files, with rounded places: the solver's last digits differ between calls."""
     import numpy as np
     from matplotlib.transforms import Bbox
 

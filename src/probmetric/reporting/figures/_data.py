@@ -22,7 +22,7 @@ Line = TypeVar("Line")
 
 
 def first_runs(context: ReportContext, *names: str) -> dict[tuple[str, str], RunFolder]:
-    """(dataset, method) -> its first seed whose test embeddings hold all tensors `names`, in the experiment's order."""
+    """Return (dataset, method) -> first seed whose test embeddings hold all tensors `names`, in order."""
     first: dict[tuple[str, str], RunFolder] = {}
     for data, methods in context.methods.items():
         for variant, runs in methods.items():
@@ -42,10 +42,10 @@ def best_runs(context: ReportContext, *names: str) -> dict[str, RunFolder]:
 
 
 def mean_curve(curves: Iterable[Any], x: str, y: str, points: int = 101) -> Curve | None:
-    """Mean over seeds of curves {x: [...], y: [...]}, on `points` places of their common range.
+    """Return the mean over seeds of curves {x: [...], y: [...]}, on `points` places of their common range.
 
     Returns:
-        (x (P,), y (P,)), or None where no curve has at least two finite points.
+        (x (P,), y (P,)), or None if no curve has at least two finite points.
     """
     usable = [pair for pair in (_arrays(curve, x, y) for curve in curves) if pair is not None]
     if not usable:
@@ -70,7 +70,7 @@ def _arrays(curve: Any, x: str, y: str) -> Curve | None:
 
 
 def collect(context: ReportContext, build: Callable[[Sequence[RunFolder]], Line | None]) -> dict[str, dict[str, Line]]:
-    """Title of the dataset -> method -> what `build` makes of that method's runs; what is None is left out."""
+    """Return title of the dataset -> method -> result of `build` for that method's runs; None is left out."""
     lines: dict[str, dict[str, Line]] = {}
     for data, methods in context.methods.items():
         built = {variant: line for variant, runs in methods.items() if (line := build(runs)) is not None}
@@ -80,12 +80,12 @@ def collect(context: ReportContext, build: Callable[[Sequence[RunFolder]], Line 
 
 
 def mean_curves(context: ReportContext, name: str, x: str, y: str, *, points: int = 101) -> dict[str, dict[str, Curve]]:
-    """Title of the dataset -> method -> mean over seeds of the curve `name` of its runs (`mean_curve`)."""
+    """Return title of the dataset -> method -> mean over seeds of the curve `name` of its runs (`mean_curve`)."""
     return collect(context, lambda runs: mean_curve([run.curves.get(name) for run in runs], x, y, points))
 
 
 def sides(context: ReportContext, data: str, test: Mapping[str, np.ndarray]) -> Asked:
-    """Return which test images ask and in which they search: queries in their gallery without junk, or each among all.
+    """Return the test images that ask and those they search: queries in a gallery without junk, or all among all.
 
     Args:
         context: the experiment.
@@ -109,7 +109,7 @@ def nearest(mean: np.ndarray, asked: Asked, rows: np.ndarray, most: int) -> tupl
 
     Args:
         mean: unit rows (N, M).
-        asked: which of them ask, and in which.
+        asked: which rows ask, and which rows they search.
         rows: some of the queries (Q,).
         most: longest list.
     """

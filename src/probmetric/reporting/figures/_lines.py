@@ -1,4 +1,4 @@
-"""Panels of lines, one line per method, or of many methods a panel each with all the others behind it in grey."""
+"""Panels of lines: one line per method, or, for many methods, one panel per method with the others in grey."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def drawing(
 
     Args:
         context: the experiment.
-        words: about the figure; its `alt` is followed by what is said of every panel.
-        panels: what is drawn.
-        axes: limits and labels of a panel, as `Axes.set` takes them; of a `SQUARE` one the diagonal is drawn.
+        words: words about the figure; clauses about the panels follow its `alt`.
+        panels: the lines to draw.
+        axes: limits and labels of a panel, as `Axes.set` takes them; a `SQUARE` panel also shows the diagonal.
         say: title of a panel and its lines -> a clause for the text alternative, or "".
-        options: of `line_panels`.
+        options: options of `line_panels`.
     """
     if not panels:
         return words.nothing()
@@ -61,7 +61,7 @@ def drawing(
 
 
 def largest(context: ReportContext, values: Mapping[str, float]) -> tuple[str, float]:
-    """Return the label of the method with the largest value, and this."""
+    """Return the label of the method with the largest value, and the value."""
     variant = max(values, key=values.__getitem__)
     return context.label(variant), values[variant]
 
@@ -75,7 +75,7 @@ def line_panels(
     panel_height: float = 2.3,
     dots: Dots | None = None,
 ) -> Figure:
-    """Draw title -> method -> line: one panel per title and a legend, or small multiples of many methods.
+    """Draw title -> method -> line: one panel per title and a legend, or small multiples if there are many methods.
 
     Args:
         context: the experiment, for labels and the order of methods.
@@ -83,7 +83,7 @@ def line_panels(
         finish: sets the limits and the axis labels of a panel.
         columns: most panels in a row.
         panel_height: inches.
-        dots: title -> method -> a place on its line to be marked, and what the panel says of it.
+        dots: title -> method -> a place to mark on its line, and the panel's words about it.
     """
     variants = context.ordered(variant for curves in panels.values() for variant in curves)
     if len(variants) > FEW:
@@ -112,9 +112,9 @@ def small_multiples(
 
     Args:
         context: the experiment, for labels and the order of methods.
-        blocks: what is drawn; a block's panels share their axes.
+        blocks: the lines to draw; a block's panels share their axes.
         finish: sets the limits and the axis labels of a panel.
-        dots: title -> method -> a place on its line to be marked, and what the panel says of it.
+        dots: title -> method -> a place to mark on its line, and the panel's words about it.
     """
     looks = _style.looks(context.variants)
     names = {
@@ -141,12 +141,12 @@ def small_multiples(
 
 
 def _above(names: Mapping[str, Sequence[str]]) -> float:
-    """Return inches above a panel for the label of its method, whose lines `names` has."""
+    """Return the inches above a panel for the label of its method; `names` holds the labels' lines."""
     return _LINE * max(map(len, names.values())) + 0.08
 
 
 def _panels(part: SubFigure, height: float, names: Mapping[str, Sequence[str]]) -> list[Axes]:
-    """Make the panels of a block on common axes; numbers stand left of every row and below every column."""
+    """Make the panels of a block on common axes, with numbers left of every row and below every column."""
     above, side = _above(names), (_style.WIDTH - _LEFT - _GAP * _COLUMNS) / _COLUMNS
     places = {
         "left": _LEFT / _style.WIDTH,

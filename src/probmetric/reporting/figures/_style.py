@@ -22,7 +22,7 @@ from probmetric.reporting.experiment import ReportContext
 WIDTH = 7.2
 DPI = 170
 BLUE, ORANGE = "#0072B2", "#D55E00"
-# The first seven are those of Okabe and Ito without yellow and black: apart for colour-blind readers and in print.
+# The first seven are Okabe and Ito's without yellow and black: distinct for colour-blind readers and in print.
 _PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6A3D9A", "#8C2D04")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.2, 1.2, 1.2)))
 _GREYS = ("#555555", "#999999", "#777777", "#BBBBBB", "#333333")
@@ -32,7 +32,7 @@ _GREYS = ("#555555", "#999999", "#777777", "#BBBBBB", "#333333")
 class Drawing:
     """A finished figure with its words.
 
-    `empty` says why there was nothing to draw, `photographs` that it shows some, whose colours must stay.
+    `empty` says why there was no data to draw; `photographs`: the figure shows photographs, whose colours must stay.
     """
 
     figure: Figure
@@ -45,9 +45,9 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Words:
-    """What is said about a figure.
+    """The words about a figure.
 
-    `empty` says why there is none where runs hold nothing for it, `alt` is how its text alternative begins.
+    `empty` says why there is no figure if runs hold no data for it; `alt` begins the text alternative.
     """
 
     title: str
@@ -78,7 +78,7 @@ class Look:
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """Seaborn's theme, which Matplotlib ships, at the report's type size, undone afterwards."""
+    """Set Matplotlib's seaborn theme at the report's type size for the block."""
     with mpl.style.context(["seaborn-v0_8-whitegrid", "seaborn-v0_8-paper", _RC]):
         yield
 
@@ -112,9 +112,9 @@ _RC: dict[str, Any] = {
 
 
 def looks(variants: Iterable[str]) -> dict[str, Look]:
-    """Method -> look. A name keeps its colour from report to report unless two names of one report collide.
+    """Return method -> look. A name keeps its colour in all reports, unless two names of one report collide.
 
-    With more methods than colours, colours come back with another dash.
+    If there are more methods than colours, colours repeat with another dash.
     """
     chosen: dict[str, Look] = {}
     free: list[int] = []
@@ -136,7 +136,7 @@ def looks(variants: Iterable[str]) -> dict[str, Look]:
 def grid(
     rows: int, columns: int, *, panel_height: float = 2.1, named: Sequence[str] = (), **options: Any
 ) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of report width with `rows` x `columns` panels and room for a legend of `named` below."""
+    """Make a figure of report width with `rows` x `columns` panels and room for a legend of `named` below."""
     below = 0.12 + 0.19 * math.ceil(len(named) / legend_columns(named)) if named else 0.02
     height = rows * panel_height + below
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
@@ -146,13 +146,13 @@ def grid(
 
 
 def legend_columns(labels: Sequence[str]) -> int:
-    """Entries of a legend's line: three, or as many as long labels leave room for."""
+    """Return the number of entries in a legend's line: three, or fewer if the labels are long."""
     widest = 0.6 + 0.068 * max(map(len, labels))  # inches: the line's sample, then letters of the legend's size
     return max(1, min(3, len(labels), int(WIDTH / widest)))
 
 
 def legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
-    """One legend below all panels."""
+    """Draw one legend below all panels."""
     if handles:
         figure.legend(
             handles, labels, loc="lower center", ncols=legend_columns(labels), handlelength=2.6, columnspacing=1.6
@@ -160,20 +160,20 @@ def legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> Non
 
 
 def method_legend(figure: Figure, context: ReportContext, variants: Sequence[str], looks: Mapping[str, Look]) -> None:
-    """Legend of lines, one per method, in the experiment's order."""
+    """Draw a legend of lines, one per method, in the experiment's order."""
     handles = [Line2D([], [], color=looks[v].colour, linestyle=looks[v].dash, linewidth=1.8) for v in variants]
     legend(figure, handles, [context.label(v) for v in variants])
 
 
 def panels(count: int, columns: int, **options: Any) -> tuple[Figure, list[Axes]]:
-    """Make a figure of `count` panels, up to so many `columns` in a row; options as of `grid`."""
+    """Make a figure of `count` panels, at most `columns` in a row; `options` are those of `grid`."""
     columns = min(columns, count)
     figure, axes = grid(math.ceil(count / columns), columns, **options)
     return figure, first(list(itertools.chain(*axes)), count)
 
 
 def first(axes: list[Axes], count: int) -> list[Axes]:
-    """Return the first `count` panels; the others are removed."""
+    """Return the first `count` panels and remove the others."""
     for axis in axes[count:]:
         axis.remove()
     return axes[:count]

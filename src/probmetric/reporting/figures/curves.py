@@ -51,7 +51,7 @@ def sparsification(context: ReportContext) -> _style.Drawing:
 
 @register("risk_coverage")
 def risk_coverage(context: ReportContext) -> _style.Drawing:
-    """One panel per dataset, one line per method, averaged over seeds; where a certificate stops, a dot."""
+    """One panel per dataset, one line per method, averaged over seeds, with a dot where a certificate stops."""
     words = _style.Words(
         "Wrong answers against the share of questions answered",
         "Test images are questions; the surest are answered first. How sure an answer is, the score says by which the "
@@ -101,7 +101,7 @@ def _risks(run: RunFolder) -> dict[str, np.ndarray] | None:
 
 
 def _kept(runs: Sequence[RunFolder]) -> Promise | None:
-    """Return what the runs' certificates promise, where they let something be answered."""
+    """Return the promise of the runs' certificates, or None if they let no question be answered."""
     promise = Promise.of(runs)
     return promise if promise and promise.answered else None
 
@@ -137,7 +137,7 @@ def roc(context: ReportContext) -> _style.Drawing:
 
 @register("severity")
 def severity(context: ReportContext) -> _style.Drawing:
-    """A panel per dataset, distortion and question; of many methods all distortions together, if known."""
+    """One panel per dataset, distortion and question; for many methods one for all distortions together, if known."""
     words = _style.Words(
         "Answers by severity of each distortion",
         "Test images in bins by the strength of a distortion, equally many images in each. Errors: the share of wrong "
@@ -191,8 +191,8 @@ def _with_excess(curve: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
 def singular_values(context: ReportContext) -> _style.Drawing:
     """One panel per dataset, one line per method, averaged over seeds (paper 001, figure 4).
 
-    Of the training images, as in the paper, where the evaluation of every run measured them
-    (`evaluation.training_images`); else of the test images.
+    The values are those of the training images, as in the paper, if the evaluation of every run measured them
+    (`evaluation.training_images`); else those of the test images.
     """
     trained = bool(context.runs) and all(TRAINING_SPECTRUM in run.curves for run in context.runs)
     words = _style.Words(
@@ -217,7 +217,7 @@ def singular_values(context: ReportContext) -> _style.Drawing:
 
 
 def training_spectrum(run: RunFolder) -> np.ndarray:
-    """Return the singular values (K,) of the training embeddings, as the evaluation left them."""
+    """Return the singular values (K,) of the training embeddings, from the files of the evaluation."""
     return np.array(run.curves[TRAINING_SPECTRUM]["value"])
 
 
@@ -286,7 +286,7 @@ def _band(runs: Sequence[RunFolder], column: str) -> _Band | None:
 
 
 def _curve(run: RunFolder, column: str) -> dict[float, float]:
-    """Return epoch -> value; of a loss the change since the first epoch, as a share of the largest."""
+    """Return epoch -> value; for a loss, its change since the first epoch as a share of the largest change."""
     curve = {
         epoch: value
         for row in run.history
@@ -347,7 +347,7 @@ def stated_probabilities(context: ReportContext) -> _style.Drawing:
 
 
 def _diagram(context: ReportContext, curve: str, words: _style.Words) -> _style.Drawing:
-    """Accuracy against confidence, by the `curve` of that name of every run."""
+    """Draw accuracy against confidence, from the `curve` of every run."""
 
     def say(title: str, lines: Mapping[str, _data.Curve]) -> str:
         parts = []

@@ -16,7 +16,7 @@ from probmetric.reporting.results import Series, mean_of
 from probmetric.reporting.words import group_title
 
 _COLUMNS = (3, 4, 5)
-_LETTERS, _LETTERS_BELOW = 34, 70  # of a line of names at the side; of all names below a row of panels
+_LETTERS, _LETTERS_BELOW = 34, 70  # in a line of names at the side; in all names below a row of panels
 _WORDS = _style.Words(
     "Metrics by method",
     "Mean over seeds with the 95 % interval of the table (bar) and the single seeds (ticks). Each panel has its own "
@@ -27,7 +27,7 @@ _WORDS = _style.Words(
 
 @register("metric_per_method")
 def metric_per_method(context: ReportContext) -> _style.Drawing:
-    """One row of panels per dataset, one panel per metric; methods down the side, at the same height in every panel."""
+    """One row of panels per dataset, one panel per metric; a method has the same height in every panel."""
     series = {metric: context.by_data(metric) for metric in context.metrics}
     measured = {data: [metric for metric in context.metrics if data in series[metric]] for data in context.data}
     measured = {data: metrics for data, metrics in measured.items() if metrics}
@@ -84,12 +84,12 @@ def _panel(axis: Axes, by_method: Mapping[str, Series], methods: list[str], look
 
 
 def _wrapped(name: str, letters: int = _LETTERS) -> str:
-    """A long name on two lines or more, so that it leaves the panels their room."""
+    """Return a long name on several lines, so that the panels keep their room."""
     return "\n".join(textwrap.wrap(name, letters))
 
 
 def _line(names: list[str]) -> float:
-    """Inches between two methods."""
+    """Return the inches between two methods."""
     return max(0.21, 0.07 + 0.12 * max(name.count("\n") + 1 for name in names))
 
 

@@ -47,8 +47,8 @@ def uncertainty(context: ReportContext) -> _style.Drawing:
 def norms(context: ReportContext) -> _style.Drawing:
     """One panel per dataset and method with concentrations, its first seed (paper 000, figure 9).
 
-    Right and wrong are the judgement of the experiment's first method on that dataset, as the paper takes a baseline's;
-    where a dataset has a single method, its own.
+    The experiment's first method on the dataset judges which images are right, as a baseline does in the paper. If a
+    dataset has a single method, that method judges.
     """
     judges: dict[str, RunFolder] = {}
     for (data, _), run in _data.first_runs(context, "mean", "label", "index").items():
@@ -87,14 +87,14 @@ class Groups:
 
 
 def chance_larger(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the chance that one of the values `first` (A,) exceeds one of `second` (B,); NaN if either is empty."""
+    """Return the chance that a value of `first` (A,) exceeds a value of `second` (B,); NaN if either is empty."""
     if not len(first) or not len(second):
         return math.nan
     return float(ood_metrics(second, first)["auroc"])
 
 
 def judgement(context: ReportContext, run: RunFolder) -> np.ndarray:
-    """Return by manifest row: 1 if the image's nearest neighbour has its class, 0 if not, -1 if it asks nothing."""
+    """Return by manifest row: 1 if the image's nearest neighbour has its class, 0 if not, -1 if it is no query."""
     test = run.tensors("test", "mean", "label", "index")
     label, asked = test["label"], _data.sides(context, run.key.data, test)
     table = np.full(int(test["index"].max(initial=-1)) + 1, -1)
@@ -109,7 +109,7 @@ def _chances(panels: Mapping[str, Groups]) -> str:
 
 
 def _histograms(panels: Mapping[str, Groups], names: tuple[str, str], quantity: str) -> Figure:
-    """One panel per title: shares of both groups with their medians; logarithmic where the values spread widely."""
+    """Draw one panel per title: shares of both groups and their medians; logarithmic if the values spread widely."""
     figure, axes = _style.panels(len(panels), 3, panel_height=1.75, named=names)
     for axis, (title, groups) in zip(axes, panels.items(), strict=True):
         _panel(axis, groups)

@@ -1,4 +1,4 @@
-"""Where embeddings lie: a map with the images themselves, and a sphere for embeddings of three dimensions."""
+"""Maps of embeddings: a map with the images themselves, and a sphere for embeddings of three dimensions."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def project(mean: np.ndarray) -> np.ndarray:
 
 
 def _map(axis: Axes, places: np.ndarray, tiles: list[np.ndarray], size: float) -> None:
-    """Draw points and the images that do not cover one another."""
+    """Draw points, and images where they do not cover each other."""
     axis.plot(*places.T, ".", markersize=2, color="#BBBBBB", zorder=1)
     taken: list[np.ndarray] = []
     for place, tile in zip(places, tiles, strict=True):
@@ -133,7 +133,7 @@ def _scatter(axis: Axes3D, points: np.ndarray, labels: np.ndarray) -> None:
 
 
 def _great_circles(axis: Axes3D, radius: float) -> None:
-    """Draw three circles that show where the sphere of the median norm lies."""
+    """Draw three circles on the sphere of the median norm."""
     turn = np.linspace(0, 2 * np.pi, 121)
     circle = radius * np.stack([np.cos(turn), np.sin(turn), np.zeros_like(turn)])
     for shift in range(3):

@@ -30,10 +30,10 @@ CLASSES, IN_CLASS = 4, 12
 _QUERIES, _NEAREST = 6, 5
 _NO_IMAGES = "no finished run has test embeddings whose prepared dataset is present."
 _NO_CONCENTRATIONS = "no finished run has concentrations and a prepared dataset to show images of."
-Picture = tuple[str, np.ndarray]  # what stands above it, (H, W, 3) bytes
+Picture = tuple[str, np.ndarray]  # text above it, (H, W, 3) bytes
 Bands = dict[tuple[str, str], list[Picture]]  # (dataset, method) -> pictures side by side
 Runs = dict[tuple[str, str], "RunFolder"]
-Shown = tuple[list[Picture], str]  # pictures side by side, and what the text alternative says of them
+Shown = tuple[list[Picture], str]  # pictures side by side, and their words in the text alternative
 
 
 class Album:
@@ -44,7 +44,7 @@ class Album:
         self._open = functools.cache(lambda data: open_images(prepared / data))
 
     def has(self, data: str) -> bool:
-        """Say whether dataset `data` is prepared, and of images."""
+        """Return whether dataset `data` is prepared and consists of images."""
         folder = self.prepared / data
         return present(folder / MANIFEST) and "dimensions" not in read_summary(folder)
 
@@ -90,7 +90,7 @@ def certain_and_uncertain(context: ReportContext) -> _style.Drawing:
 def certain_ends(run: RunFolder, album: Album) -> tuple[list[np.ndarray], np.ndarray]:
     """Return tiles (2 * CERTAIN) of the most, then of the least certain test images, and their uncertainty, ascending.
 
-    Of fewer images than CERTAIN both rows show all.
+    If there are fewer images than CERTAIN, both rows show all.
     """
     test = run.tensors("test", "uncertainty", "index")
     order = np.argsort(test["uncertainty"], kind="stable")
@@ -100,7 +100,7 @@ def certain_ends(run: RunFolder, album: Album) -> tuple[list[np.ndarray], np.nda
 
 @register("norm_grid")
 def norms(context: ReportContext) -> _style.Drawing:
-    """Two blocks of images per dataset and method, by concentration: the embedding's norm, mostly (its first seed).
+    """Two blocks of images per dataset and method (its first seed), by concentration: mostly the embedding's norm.
 
     Paper 002, figures 1, 3 and 6 to 10; paper 000, figures 6 and 10.
     """
@@ -159,7 +159,7 @@ def strangers(context: ReportContext) -> _style.Drawing:
 
 
 def pooled(run: RunFolder, album: Album) -> tuple[np.ndarray, list[str], np.ndarray]:
-    """Return uncertainty (N,), dataset and manifest row (N,) of test images and of OOD images that can be shown."""
+    """Return uncertainty (N,), dataset and manifest row (N,) of the test and OOD images that can be shown."""
     test = run.tensors("test", "uncertainty", "index")
     ood = run.tensors("ood", "uncertainty", "index", "source")
     doubt, rows = [test["uncertainty"]], [test["index"]]
@@ -260,7 +260,7 @@ def _best(context: ReportContext, album: Album, *names: str) -> Runs:
 
 
 def _first_bands(context: ReportContext, album: Album, *names: str) -> tuple[Runs, str]:
-    """Return the first runs whose images can be shown, as many as fit, and a sentence where some are cut off."""
+    """Return the first runs whose images can be shown, as many as fit, and a sentence if others are left out."""
     runs = {place: run for place, run in _data.first_runs(context, *names).items() if album.has(place[0])}
     shown = dict(list(runs.items())[:_MOST_BANDS])
     return shown, f" Shown: {len(shown)} of {len(runs)} combinations." if len(shown) < len(runs) else ""
@@ -287,7 +287,7 @@ def _drawing(
     show: Callable[[RunFolder], Shown],
     frames: Mapping[str, str] | None = None,
 ) -> _style.Drawing:
-    """Draw what `show` makes of every run; `frames` are colour -> meaning."""
+    """Draw the pictures that `show` returns for every run; `frames` are colour -> meaning."""
     if not runs:
         return words.nothing()
     bands, clauses = Bands(), []

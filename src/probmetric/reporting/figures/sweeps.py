@@ -1,4 +1,4 @@
-"""A metric against what an experiment's runs vary: options of methods, and the share of wrong training labels.
+"""A metric against options of methods, and against the share of wrong training labels.
 
 Paper 000, figure 4 (weight of the guiding loss); paper 002, figure 5 (temperature); paper 004, figure 3 (proxies per
 class, delta, alpha, reach of the repulsion).
@@ -49,7 +49,7 @@ Rates = dict[str, dict[str, dict[float, Cell]]]  # panel -> method -> rate of wr
 
 @register("option_sweep")
 def option_sweep(context: ReportContext) -> _style.Drawing:
-    """One panel per dataset and option; a line per method, horizontal for what was run with one value only."""
+    """One panel per dataset and option; a line per method, horizontal if the method was run with one value only."""
     sweeps = {data: sweep for data in context.data if (sweep := collect(context, data)).lines}
     if not sweeps:
         return _OPTIONS.nothing()
@@ -77,7 +77,7 @@ def _names(sweep: Sweep) -> list[str]:
 
 
 def _looks(sweeps: Sequence[Sweep]) -> dict[str, _style.Look]:
-    """A colour per method, dotted for horizontal lines; a colour per line where a method has several."""
+    """Return a colour per method, dotted for horizontal lines; a colour per line if a method has several."""
     lines = {name for sweep in sweeps for group in sweep.lines.values() for name in group}
     aside = {name for sweep in sweeps for name in sweep.aside} - lines
     methods = {name: name.partition("+")[0] for name in lines | aside}
@@ -116,7 +116,7 @@ def _panel(axis: Axes, lines: dict[str, Points], aside: dict[str, Series], looks
 
 
 def _limits(axis: Axes, swept: Sequence[float], aside: Sequence[float]) -> None:
-    """Room for every seed and every horizontal line; the intervals of few seeds would dwarf them."""
+    """Set limits that show every seed and every horizontal line; intervals of few seeds would be far wider."""
     room = 0.3 * (max(swept) - min(swept)) or 0.05
     low, high = min([*aside, min(swept) - 0.75 * room]), max([*aside, max(swept) + 0.75 * room])
     axis.set_ylim(low - room / 4, high + room / 4)
@@ -124,7 +124,7 @@ def _limits(axis: Axes, swept: Sequence[float], aside: Sequence[float]) -> None:
 
 
 def _scale(axis: Axes, values: Sequence[float]) -> None:
-    """Logarithmic where the values spread widely; with a linear piece around zero if zero is among them."""
+    """Set a logarithmic axis if the values spread widely, with a linear piece around zero if zero is among them."""
     positive = [value for value in values if value > 0]
     if min(values) < 0 or len(positive) < 2 or max(positive) / min(positive) < _WIDE:
         axis.locator_params(axis="x", nbins=5)
@@ -149,7 +149,7 @@ def _alt(context: ReportContext, sweeps: dict[str, Sweep]) -> str:
 
 @dataclass(frozen=True)
 class Sweep:
-    """One dataset's lines: option -> method with its other overrides -> value -> mean; and the methods aside."""
+    """Lines of one dataset: option -> method with its other overrides -> value -> mean; and methods without a line."""
 
     lines: dict[str, dict[str, Points]]
     aside: dict[str, Series]
@@ -157,10 +157,10 @@ class Sweep:
 
 
 def collect(context: ReportContext, data: str) -> Sweep:
-    """The sweeps of one dataset: runs that differ in one option only make a line if it takes several values.
+    """Return the sweeps of one dataset: runs that differ only in one option, with several values of it, make a line.
 
     Options that always change together, to the same value, count as one: `a = b`. The metric is the experiment's first
-    that was measured on the dataset: accuracy needs known classes, where others are retrieved.
+    that was measured on the dataset, because accuracy exists for known classes only.
     """
     metric = next((name for name in context.metrics if context.series(data, name)), context.metrics[0])
     measured = {series.variant: series for series in context.series(data, metric)}
@@ -185,7 +185,7 @@ def collect(context: ReportContext, data: str) -> Sweep:
 
 
 def _joined(options: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
-    """Options of every method, those that move together under one name."""
+    """Return the options of every method; options that change together have one name."""
     names = list(dict.fromkeys(name for chosen in options.values() for name in chosen))
     for first, second in itertools.combinations(names, 2):
         both = [chosen for chosen in options.values() if first in chosen and second in chosen]
@@ -198,14 +198,14 @@ def _joined(options: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
 
 
 def _points(values: dict[str, Any], measured: dict[str, Series]) -> Points:
-    """Value of the option -> metric over seeds, numbers ascending, from method -> value and method -> metric."""
+    """Return value of the option -> metric over seeds, numbers ascending, from method -> value and method -> metric."""
     numbers = all(isinstance(value, float) for value in values.values())
     order = sorted(values, key=values.__getitem__) if numbers else list(values)
     return {values[variant]: measured[variant] for variant in order}
 
 
 def default_text(run: RunFolder | None, option: str) -> str | None:
-    """What a run that does not override `option` uses, as an override would write it; None if it has no such option."""
+    """Return the value of `option` in a run that does not override it, as an override writes it, or None."""
     if run is None:
         return None
     if TOGETHER in option:
@@ -220,13 +220,13 @@ def default_text(run: RunFolder | None, option: str) -> str | None:
 
 
 def _own_options(context: ReportContext, key: RunKey) -> dict[str, str]:
-    """Overrides of a run that not all runs of the experiment share, as text."""
+    """Return the overrides of a run that not all runs of the experiment share, as text."""
     items = [item for item in override_items(key.overrides) if item not in context.shared_overrides]
     return dict(item.split("=", 1) for item in items)
 
 
 def _value(text: str) -> Any:
-    """The number that `text` writes, or the text."""
+    """Return the number that `text` writes, or the text."""
     try:
         return float(text)
     except ValueError:
@@ -261,7 +261,7 @@ def _bands(methods: dict[str, dict[float, Cell]]) -> dict[str, list[np.ndarray]]
 
 
 def rates_of(context: ReportContext, metric: str) -> Rates:
-    """Panel -> method -> rate -> mean over seeds, for methods with two rates or more."""
+    """Return panel -> method -> rate -> mean over seeds, for methods with two rates or more."""
     measured = context.by_data(metric)
     lines: Rates = {}
     for data, methods in measured.items():

@@ -28,11 +28,11 @@ COLUMNS = ("table", "row", "method", "relative_to", "dataset", "noise", "metric"
 
 @dataclass(frozen=True)
 class Unit:
-    """How a number is printed: `value` x `scale` is what our metrics hold, `sign` text stands behind it.
+    """How a number is printed: `value` x `scale` is in the unit of our metrics; the text `sign` follows the number.
 
-    With `change` it is not a metric's value but its change from another method's: +1 an increase, -1 a decrease, each
-    relative; 0 the quotient itself. What is not `comparable` is a change of a quantity that our metric only orders as:
-    it is printed and stands beside nothing.
+    With `change` the number is a metric's change from another method's value: +1 a relative increase, -1 a relative
+    decrease, 0 the quotient. A number is not `comparable` if it is the change of a quantity that our metric only ranks
+    in the same order; it is shown without a number of ours.
     """
 
     scale: float
@@ -59,13 +59,13 @@ class PublishedNumber:
     Attributes:
         table: the experiment that repeats the paper's table, `pfml/table2`.
         row: row as printed.
-        method: the part a method of ours has to play (`results.plays`); empty for what is not implemented.
+        method: the part that a method of ours has to play (`results.plays`); empty if none is implemented.
         relative_to: the part whose value the printed change refers to; empty for plain values.
         datasets: the prepared dataset, without its noise; several (folds) stand for the mean over them.
         noise: rate of wrong training labels.
-        metric: our name of what was measured.
+        metric: our name of the metric.
         value: the number.
-        spread: what is printed behind its ±.
+        spread: the number printed behind its ±.
         unit: unit and digits in print.
         digits: decimals in print.
     """
@@ -84,16 +84,16 @@ class PublishedNumber:
 
     @property
     def title(self) -> str:
-        """`cub`, `cub, 20 % label noise` or `cub-mlrc1 to cub-mlrc4, mean`."""
+        """Return `cub`, `cub, 20 % label noise` or `cub-mlrc1 to cub-mlrc4, mean`."""
         first, *others = self.datasets
         name = f"{first} to {others[-1]}, mean" if others else first
         return group_title(data_name(name, self.noise))
 
     @property
     def half_width(self) -> float:
-        """Half of the 95 % interval of the printed mean over five runs, and of what rounding hides.
+        """Return half of the 95 % interval of the printed mean over five runs, rounding included.
 
-        The ± is a standard deviation over runs, in `vmf` the standard error of their mean; without one only the
+        The ± is a standard deviation over runs, in `vmf` the standard error of their mean. Without a ± only the
         rounding is known.
         """
         rounding = 0.5 * self.unit.scale * 10.0**-self.digits
@@ -104,23 +104,23 @@ class PublishedNumber:
 
     @property
     def data(self) -> tuple[str, ...]:
-        """Names of the prepared datasets, noise included."""
+        """Return the names of the prepared datasets, noise included."""
         return tuple(data_name(dataset, self.noise) for dataset in self.datasets)
 
     @property
     def heading(self) -> str:
-        """The metric as a reader sees it, with the unit."""
+        """Return the metric's name for readers, with the unit."""
         text = {None: "", 1: ", increase", -1: ", decrease", 0: ", quotient"}[self.unit.change]
         unit = f" [{self.unit.sign.strip()}]" if self.unit.sign else ""
         return f"{heading(self.metric)}{text}{unit}"
 
     def text(self, value: float, *, signed: bool = False) -> str:
-        """A value of ours with the unit and digits of the printed one."""
+        """Return a value of ours with the unit and digits of the printed one."""
         return f"{value / self.unit.scale:{'+' if signed else ''}.{self.digits}f}"
 
 
 def load_published(folder: Path = FOLDER) -> list[PublishedNumber]:
-    """Every transcribed number.
+    """Return every transcribed number.
 
     Raises:
         FileError: a file has other columns, a value that is no number, or an unknown unit.
@@ -167,9 +167,9 @@ Verdict = Literal["not comparable", "not run", "not measured", "one seed", "insi
 
 @dataclass(frozen=True)
 class PublishedComparison:
-    """A printed number and ours; `ours` is None where there is none, `method` is then the run that lacks the metric.
+    """A printed number and ours. `ours` is None if there is none; `method` then names the run without the metric.
 
-    `protocol` says how the two were made differently; empty where nothing is known to differ.
+    `protocol` says how the two were made differently; empty if no difference is known.
     """
 
     published: PublishedNumber
@@ -179,12 +179,12 @@ class PublishedComparison:
 
     @property
     def difference(self) -> float | None:
-        """Ours - published."""
+        """Return ours - published."""
         return None if self.ours is None else self.ours.mean - self.published.value
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the difference is explained by our interval and the printed ±, or why that cannot be said."""
+        """Return whether our interval and the printed ± explain the difference, or why this cannot be said."""
         if not self.published.unit.comparable:
             return "not comparable"
         if self.ours is None or self.difference is None:
@@ -196,9 +196,9 @@ class PublishedComparison:
 
 
 def compare_published(context: ReportContext, numbers: Iterable[PublishedNumber]) -> list[PublishedComparison]:
-    """The numbers of the table an experiment repeats, beside ours; one comparison for every method that plays the row.
+    """Compare the table that an experiment repeats with our numbers, once for every method that plays a row's part.
 
-    `pfml/table2@glyphs` repeats `pfml/table2` too, with nothing to compare: all its rows are "not run".
+    `pfml/table2@glyphs` repeats `pfml/table2` too, but has no number to compare: all its rows are "not run".
     """
     wanted = [number for number in numbers if number.table == table_of(context.name)]
     if "@" in context.name:
@@ -222,7 +222,7 @@ _OURS = {
 
 
 def _protocol(context: ReportContext, item: PublishedComparison) -> str:
-    """How our run was made, against how the papers made theirs; empty where both keep test images out of it."""
+    """Say how our run was made differently from the papers'; empty if both keep test images out of it."""
     paper = item.published.table.partition("/")[0]
     split = set(item.published.datasets) <= set(_SPLIT)
     if not split and not (paper == "lam" and set(item.published.datasets) <= set(_OF_LAM)):
@@ -234,7 +234,7 @@ def _protocol(context: ReportContext, item: PublishedComparison) -> str:
 
 
 def _is_subset(context: ReportContext, data: str) -> bool:
-    """Whether a dataset was prepared from some of its images (`subset: true` among its options)."""
+    """Return whether a dataset was prepared from some of its images (`subset: true` among its options)."""
     run = next((run for run in context.runs if run.key.data == data), None)
     prepared = context.prepared if run is None else Path(run.find("settings.prepared", default=context.prepared))
     folders = (prepared / name for name in {data, split_data_name(data)[0]})
@@ -242,7 +242,7 @@ def _is_subset(context: ReportContext, data: str) -> bool:
 
 
 def _options(folder: Path) -> dict[str, Any]:
-    """Options a prepared dataset was made with."""
+    """Return the options that a prepared dataset was made with."""
     options: dict[str, Any] = read_summary(folder).get("options", {})
     return of_kind(options, dict[str, Any], folder / SUMMARY, "prepare it again")  # type: ignore[no-any-return]
 
@@ -268,7 +268,7 @@ def _compare(context: ReportContext, number: PublishedNumber, whole: set[str]) -
 def _played(
     context: ReportContext, number: PublishedNumber, part: str, whole: set[str]
 ) -> dict[str, tuple[str, _Values]]:
-    """Method -> fidelity and values by seed; with folds, means over them, for seeds that were run on every fold."""
+    """Return method -> fidelity and values by seed; with folds, means over folds, for seeds run on every fold."""
     by_fold = [
         {each.variant: each for each in context.series(data, number.metric) if part and plays(each.key.method, part)}
         for data in number.data
@@ -286,7 +286,7 @@ def _played(
 
 
 def _change(values: _Values, bases: Mapping[str, tuple[str, _Values]], fidelity: str, change: int | None) -> _Values:
-    """Relative change, seed by seed, from the method a number refers to, in the same fidelity where it was run."""
+    """Return the relative change, seed by seed, from the method a number refers to, if possible in its fidelity."""
     order = sorted(bases.values(), key=lambda base: base[0] != fidelity)
     if not order:
         return {}
@@ -317,12 +317,12 @@ def headings(comparisons: Sequence[PublishedComparison], title: str) -> list[str
 
 
 def printed(number: PublishedNumber) -> str:
-    """`66.7 ± 0.6`, as in print."""
+    """Return `66.7 ± 0.6`, as in print."""
     return number.text(number.value) + ("" if number.spread is None else f" ± {number.text(number.spread)}")
 
 
 def ours(item: PublishedComparison) -> str:
-    """`65.1 ± 1.2`, `not run` or `not measured`."""
+    """Return `65.1 ± 1.2`, `not run` or `not measured`."""
     if item.ours is None:
         return item.verdict
     number, half_width = item.published, item.ours.half_width
@@ -330,7 +330,7 @@ def ours(item: PublishedComparison) -> str:
 
 
 def judged(item: PublishedComparison) -> str:
-    """`-1.6, inside`, with the protocols where they differ; empty without a run."""
+    """Return `-1.6, inside`, with the protocols if they differ; empty without a run."""
     if item.difference is None:
         return ""
     text = f"{item.published.text(item.difference, signed=True)}, {item.verdict}"

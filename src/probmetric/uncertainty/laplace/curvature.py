@@ -1,31 +1,29 @@
-"""From batches to summed last-layer curvature: which pairs, which approximation, which basis, and the sums.
+"""The last layer's curvature, summed over batches: choice of pairs, approximation and basis.
 
 Pairs of a batch and their targets y (paper 003, section 3 and appendix B):
 
-`mined_pairs`: triplets (anchor a, positive p, negative n) with Δ = d_an − d_ap, d the Euclidean distance of the
-normalised embeddings; which are kept: `probmetric.losses.contrastive`. Each triplet gives the
-pairs (a, p) with y = +1 and (a, n) with y = −1, with repetition: a pair's target is the sum. This is the rule of
-the authors' code.
+`mined_pairs`: triplets (anchor a, positive p, negative n), with d the Euclidean distance of the normalised embeddings;
+`probmetric.losses.contrastive` says which triplets are kept. Each kept triplet gives the pairs (a, p) with y = +1 and
+(a, n) with y = −1. A pair in several triplets has the sum as its target. This is the rule of the authors' code.
 
 `dataset_pairs`: every pair of the batch, y = 1/|B_pos| for positives and −1/|B_neg| for negatives inside the
 margin (equations 23 and 30 with the factor |D²|/|B| of equation 31 applied): each batch estimates the curvature
 of the loss averaged over the whole dataset.
 
-`negative_weight` is w_n of equation 10, scaled by two so that w_n = 0.5 (unbiased sampling) changes nothing.
+`negative_weight` is w_n of equation 10, scaled by two so that w_n = 0.5 (unbiased sampling) leaves targets as they are.
 
-The curvature in a Kronecker-factored eigenbasis is better than diagonal at nearly the same cost.
-
-Martens and Grosse (2015) approximate a layer's curvature by A ⊗ B; George et al. (2018) keep only the eigenvectors
-of A and B and compute the *exact* diagonal of the Gauss-Newton matrix in that basis. Here, with augmented inputs
-h' = (h, 1) and W' = (W, b):
+The curvature in a Kronecker-factored eigenbasis is more exact than the diagonal one, at nearly the same cost. Martens
+and Grosse (2015) approximate a layer's curvature by A ⊗ B; George et al. (2018) keep only the eigenvectors of A and B
+and compute the *exact* diagonal of the Gauss-Newton matrix in that basis. Here, with augmented inputs h' = (h, 1) and
+W' = (W, b):
 
     input basis  V: eigenvectors of Σ_k w_k g_k g_kᵀ (`fixed`) or Σ_p |y_p| (g_1 − g_2)(g_1 − g_2)ᵀ (with cross terms)
     output basis Q: eigenvectors of Σ_k w_k u_k u_kᵀ / n_k²
 
 with g = h'/n and w_k the sum of |y| over the pairs of image k. (The Gauss-Newton output factor is Σ w(I − uuᵀ)/n²; the
 identity does not change the eigenvectors, and for near pairs J_1 − J_2 ≈ (I − uuᵀ) ⊗ (g_1 − g_2).) The basis only
-decides how good the approximation is. Rotations leave norms and cosines of the outputs alone, so the diagonal in the
-basis is `diag_ggn` of the rotated layer QᵀW'V on the rotated inputs Vᵀh', for every geometry and approximation.
+decides how good the approximation is. Rotations do not change norms and cosines of the outputs. The diagonal in the
+basis is therefore `diag_ggn` of the rotated layer QᵀW'V on inputs Vᵀh', for every geometry and approximation.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ Batch = tuple[Tensor, Tensor, Tensor]
 
 @dataclass(frozen=True)
 class CurvatureRule:
-    """Everything that decides the curvature of a batch; `negative_weight` is w_n, `margin` is m."""
+    """The options that decide the curvature of a batch; `negative_weight` is w_n, `margin` is m."""
 
     geometry: Geometry
     approximation: Approximation
@@ -74,7 +72,7 @@ class CurvatureRule:
         return diag_ggn(inputs, outputs, targets, **rule), count  # type: ignore[arg-type]
 
     def diagonal(self, batches: Iterable[Batch], scale: float) -> Posterior:
-        """Return the summed curvature (Z, D') of a layer; dataset weights average over batches instead."""
+        """Return the curvature (Z, D') of a layer, summed over batches; for `pairs="dataset"`, their mean."""
         total: Tensor | None = None
         used = 0
         for batch in batches:
@@ -91,7 +89,7 @@ class CurvatureRule:
         return {"weight_curvature": (total * factor).float().cpu()}
 
     def kronecker(self, batches: Iterable[Batch], scale: float) -> Posterior:
-        """Return curvature in the Kronecker eigenbasis, and the basis. Reads the batches twice, so it holds them."""
+        """Return the curvature in the Kronecker eigenbasis, and the basis. It keeps all batches in memory."""
         cached = list(batches)
         outputs, inputs = self._basis(cached)
         rotated = ((features @ inputs, embeddings @ outputs, labels) for features, embeddings, labels in cached)

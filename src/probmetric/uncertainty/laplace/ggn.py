@@ -9,16 +9,16 @@ z = Wh + b is followed by normalisation u = z/n, n = |z|; a pair (1, 2) with tar
     euclidean (normalisation inside the model):  e₁ᵢ = (1 − u₁ᵢ²)/n₁²
     arccos    (normalisation inside the loss):   e₁ᵢ = (c + 2u₁ᵢu₂ᵢ − 3c u₁ᵢ²)/n₁²   (can be negative)
 
-`full` sums all pairs, `positive` those with y > 0, `fixed` drops x. Symbols: h = `inputs`, n⁻¹ = `inverse`,
-u = `units`, y of the pair (k, l) = `targets`[k, l], their sum with the transpose = `adjacency`.
+`full` sums over all pairs, `positive` over pairs with y > 0, `fixed` drops x. Symbols: h = `inputs`, n⁻¹ = `inverse`,
+u = `units`, y of the pair (k, l) = `targets`[k, l], A = targets + their transpose = `adjacency`.
 
-Sums over pairs are done before any outer product. With the N×N adjacency A, every own term is Eᵀh² for one
-(N, Z) factor E, since Σ_l A_kl u_l is a matrix product, and so are the first three parts of x; only
-c_kl·u_k∘u_l needs one row per distinct pair. The diagonal is a product of stacked factors, with
-2N + 1 + (distinct pairs) as inner size (N for `fixed`); no Z×Z matrix, no cap on pairs.
+Sums over pairs are done before any outer product. Because Σ_l A_kl u_l is a matrix product, the terms e of all images
+are Eᵀh² for one (N, Z) factor E. The first three parts of x are matrix products too; only c_kl·u_k∘u_l needs one row
+per distinct pair. The diagonal is one product of stacked factors with inner size 2N + 1 + (distinct pairs), or N for
+`fixed`. There is no Z×Z matrix and no cap on pairs.
 
-Difference to the authors' code: it builds (pairs, Z, Z) tensors, and for `arccos` with `full` or `positive` it
-subtracts the cross term, which already carries its sign; `fidelity="as_published"` repeats that.
+The authors' code builds (pairs, Z, Z) tensors. For `arccos` with `full` or `positive` it subtracts the cross term,
+although the term already carries its sign; `fidelity="as_published"` repeats this.
 """
 
 from __future__ import annotations

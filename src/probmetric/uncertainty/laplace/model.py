@@ -6,21 +6,20 @@ averaged over batches with the weights of equations 23-30 (`pairs="dataset"`). S
 w_n = `negative_weight`, m = `margin`. `structure="kronecker"` takes the diagonal in a Kronecker eigenbasis instead of
 the coordinate basis; it holds the training set's features while fitting.
 
-δ is the authors' 1 by default, here and in the online form, so that both are compared by one rule. Curvature summed
-over a training set is far above that for `arccos` `fixed`. Evidence (`prior="marginal_likelihood"`) finds a δ of tens
-to hundreds, above the curvature in most weights: the draws are then isotropic noise, and the uncertainty is |h| / |z|
-whatever the curvature is. So it is with δ = 1 for `euclidean` `fixed`, half of whose curvature is negative and cut off.
-What was fitted says it: `prior_share` is the share of weights whose prior is above their curvature,
-`mean_resultant_length` that of the draws. `noise="isotropic"` is the control: weight noise of the same mean variance
-without any curvature.
+δ is 1 by default, as in the authors' code, here and in the online form. For `arccos` `fixed`, curvature summed over a
+training set is far above 1. Maximising the evidence (`prior="marginal_likelihood"`) gives a δ of tens to hundreds,
+above the curvature of most weights. The draws are then isotropic noise, and the uncertainty is |h| / |z| for any
+curvature. The same happens with δ = 1 for `euclidean` `fixed`, where half of the curvature is negative and cut off.
+The posterior records this: `prior_share` is the share of weights whose prior is above their curvature, and
+`mean_resultant_length` tells how far the draws agree. `noise="isotropic"` is the control: weight noise of the same mean
+variance without any curvature.
 
 `prior="marginal_likelihood"` maximises the Laplace evidence −½δ|θ|² + ½P log δ − ½Σ log(h + δ) over δ. Its stationarity
-condition, γ(δ) = Σ h/(h + δ) = δ|θ|², has a decreasing left and an increasing right side, hence one root, found by
-bisection in log δ. The released code takes one Adam step instead.
+condition is γ(δ) = Σ h/(h + δ) = δ|θ|². Its left side decreases and its right side increases, so it has one root, found
+by bisection in log δ. The released code takes one Adam step instead.
 
-Differences to the authors' code: no cap on pairs, batches without a mined triplet are skipped instead of
-yielding 0/0, and the default score is the 1/κ̂ of the
-text instead of the sum of standard deviations (`score="std_sum"`).
+Differences to the authors' code: no cap on pairs; batches without a mined triplet are skipped instead of yielding 0/0;
+the default score is the text's 1/κ̂, not the sum of standard deviations (`score="std_sum"`).
 """
 
 from __future__ import annotations
@@ -54,9 +53,9 @@ RECORDED = 512
 
 
 class LastLayerPosterior(Sampled):
-    """Gaussian posterior over the last layer, sampled into directional distributions; subclasses say how it is fitted.
+    """Gaussian posterior over the last layer, sampled into directional distributions.
 
-    `prior` is an option of theirs.
+    Subclasses define how it is fitted, and have the option `prior`.
     """
 
     fits = True
@@ -87,7 +86,7 @@ class LastLayerPosterior(Sampled):
             raise ValueError("prior is 'validation' but fit got no validation batches; pass validation=.")
 
     def _layer_batches(self, fitting: Fitting, kept: list[Tensor]) -> Iterator[Batch]:
-        """Yield inputs and outputs of the last layer, and labels; the first features go to `kept`, for the record."""
+        """Yield inputs and outputs of the last layer, and labels; put the first features into `kept` for the record."""
         head = linear_head(fitting.encoder)
         for images, labels in fitting.batches:
             features = fitting.encoder.features(images)
@@ -105,7 +104,7 @@ class LastLayerPosterior(Sampled):
         return posterior | record(head, posterior, features, samples=self.samples, seed=seed)
 
     def _set_prior(self, fitting: Fitting, head: nn.Linear, posterior: Posterior, seed: int) -> None:
-        """Add the prior precision: the option, that of the highest evidence, or the best on validation images."""
+        """Add the prior precision: `prior_precision`, or that of the highest evidence, or the best in validation."""
         posterior["prior_precision"] = torch.tensor(self.prior_precision, dtype=torch.float64)
         if self.prior == "marginal_likelihood":
             weight = augmented_weight(head).detach().cpu()
@@ -133,7 +132,7 @@ class LastLayerPosterior(Sampled):
         return predictor.encoder.features(images)
 
     def describe(self, rows: Tensor, predictor: Predictor) -> DirectionalBatch:
-        """Describe features (N, D); every weight draw is generated once and applied to all."""
+        """Describe features (N, D); every weight draw is generated once and applied to all rows."""
         head = linear_head(predictor.encoder)
         return summarise_moves(head, rows, predictor.posterior, self, predictor.seed, predictor.probabilities)
 
@@ -156,7 +155,7 @@ class Laplace(LastLayerPosterior):
     def fitted(self, fitting: Fitting) -> Posterior:
         """Return the curvature of the training batches, the prior precision and the record, as a posterior's tensors.
 
-        `validation` batches are needed for `prior="validation"` only.
+        Only `prior="validation"` needs validation batches.
         """
         self._require_validation(fitting)
         head, kept = linear_head(fitting.encoder), list[Tensor]()
@@ -181,7 +180,7 @@ def evidence_precision(curvature: Tensor, weight: Tensor) -> float:
 
 
 def sparsification_area(mean: Tensor, labels: Tensor, uncertainty: Tensor) -> float:
-    """Return the mean accuracy of the nearest neighbour over all fractions kept, most certain first.
+    """Return the mean accuracy of the nearest neighbour over all fractions kept, surest images first.
 
     mean (N, M) unit rows, labels (N,), uncertainty (N,).
     """

@@ -1,16 +1,17 @@
-"""A fitted last-layer posterior: its draws, their directional summary, what it says about itself, and its control.
+"""A fitted last-layer posterior: its draws, their directional summary, its record, and its control.
 
-Draw s is a function of (seed, s) only and is generated on the CPU in a fixed order, so that every batch, batch
-size and device sees the same S networks. A draw is a *step* away from the mean weights, ΔW = σ∘ε, and embeddings
-move by δ = ΔW h + Δb; keeping the step apart from the mean keeps its relative accuracy (see `_summary`).
+Draw s depends on (seed, s) only and is generated on the CPU in a fixed order, so that every batch, batch size and
+device sees the same S networks. A draw is a *step* away from the mean weights, ΔW = σ∘ε, and embeddings move by
+δ = ΔW h + Δb; keeping the step apart from the mean keeps its relative accuracy (see `_summary`).
 
-What is recorded of it:
+The record of a posterior:
 
     prior_share             share of the last layer's weights whose prior precision is above their curvature
     mean_resultant_length   |mean_s u_s|, averaged over training images: 1 = the draws agree, 0 = they are everywhere
 
-Where the prior is above the curvature everywhere the posterior is isotropic noise of the weights, dW ~ N(0, I / delta),
-which moves an embedding by |h| / |z| of its length: a function of the norms, of which the training pairs know nothing.
+If the prior is above the curvature of every weight, the posterior is isotropic noise of the weights,
+dW ~ N(0, I / delta). This moves an embedding by |h| / |z| of its length, a share that depends on norms only and says
+nothing about the training pairs.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def summarise_moves(
 
 
 def record(head: nn.Linear, posterior: Posterior, features: Tensor | None, *, samples: int, seed: int) -> Posterior:
-    """Note `prior_share` and, of features (N, D), `mean_resultant_length`; warn where they are bad."""
+    """Return `prior_share` and, of features (N, D), `mean_resultant_length`; warn where they are bad."""
     precision = float(posterior["prior_precision"])
     share = (posterior["weight_curvature"] < precision).double().mean().float()
     if share > MOSTLY_PRIOR:
@@ -135,7 +136,7 @@ def record(head: nn.Linear, posterior: Posterior, features: Tensor | None, *, sa
 
 
 def flattened(posterior: Posterior) -> Posterior:
-    """Return the control: no curvature, and a prior precision that keeps the mean variance of the weights."""
+    """Return the control posterior: no curvature, and a prior precision that keeps the weights' mean variance."""
     precision, curvature = posterior["prior_precision"], posterior["weight_curvature"]
     variance = (curvature.double().clamp_min(0) + precision).reciprocal().mean()
     return posterior | {"weight_curvature": torch.zeros_like(curvature), "prior_precision": variance.reciprocal()}
