@@ -8,7 +8,8 @@ vectors       as they are; whitening, LDA and an ArcFace head; the head with Lap
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import timeit
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -218,8 +219,17 @@ def _step(encoder: torch.nn.Module, images: torch.Tensor) -> None:
     encoder.zero_grad()
 
 
-def _timed(work: Any) -> float:
+def _timed(work: Callable[[], Any]) -> float:
     """Return the seconds that `work` takes on one core, warmed up."""
-    from torch.utils.benchmark import Timer
+    import torch
 
-    return float(Timer("work()", globals={"work": work}, num_threads=1).timeit(1).median)
+    threads, timer = (
+        torch.get_num_threads(),
+        timeit.Timer(work),
+    )  # that of torch warns of CUDA on machines without a GPU
+    torch.set_num_threads(1)
+    try:
+        timer.timeit(2)
+        return timer.timeit(1)
+    finally:
+        torch.set_num_threads(threads)
