@@ -4,7 +4,7 @@ Every model forbids unknown keys, and component names and options are checked ag
 source text only. So a misspelt key or option is found in milliseconds, without loading PyTorch. `ConfigError` states
 the place, the value, the allowed values and the nearest match.
 
-    components   a registered name with options, and its check; YAML -> models, with messages that tell the fix
+    components   a registered name with options, and its check; YAML -> models
     settings     everything that decides one run, fully resolved
     params       the files a user writes: params.yaml, experiments, methods, hyper-parameter searches
 """

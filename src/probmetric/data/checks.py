@@ -32,10 +32,9 @@ _Columns = dict[str, np.ndarray]
 def doctor(folder: str | Path) -> list[str]:
     """Check a prepared dataset completely (every byte is read).
 
-    The checks: the digest is right; index and labels are 0-based and contiguous; split names are known; splits are
-    disjoint in class (open-set) or image (closed-set); no image, by SHA-256, is in two splits; every image's stored
-    bytes are right; label noise is in the training split only, at the declared rate; counts are those of summary.json;
-    encoded images can be decoded.
+    Checked: the digest; index and labels 0-based and contiguous; split names; splits disjoint in class (open-set)
+    or image (closed-set); no image, by SHA-256, in two splits; every image's stored bytes; label noise in the
+    training split only and at the declared rate; counts as in summary.json; encoded images can be decoded.
 
     Returns:
         What is wrong, with file and fix; empty when the folder is healthy.

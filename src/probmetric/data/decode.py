@@ -15,7 +15,7 @@
     palette, no finite numbers as pixels
     more than 80 million pixels          error that names the file
 
-The counts are in summary.json. An unreadable image is always an error; no black image takes its place.
+The counts are in summary.json. An unreadable image is always an error.
 """
 
 from __future__ import annotations

@@ -4,13 +4,13 @@ A template is one letter in one face at one shift, ink (1) or paper (0) at every
 with noise: pixel = round(PAPER + INK t + INK sigma n), n standard normal, cut to 0..255. Class, face, shift and the
 noise level sigma are drawn uniformly. Files hold pixels, so the likelihood is that of the rounded and cut value,
 P(v | t, sigma) = Phi((v + 1/2 - m) / s) - Phi((v - 1/2 - m) / s), open at 0 and 255, with m = PAPER + INK t and
-s = INK sigma. This is exact. With binary templates one matrix product gives the log-likelihoods of all templates:
+s = INK sigma. With binary templates one matrix product gives the log-likelihoods of all templates:
 
     log P(x | t, sigma) = sum_p log P(x_p | 0, sigma) + sum_p t_p [log P(x_p | 1, sigma) - log P(x_p | 0, sigma)]
     P(c | x) = sum_sigma sum_(t of c) P(x | t, sigma) / (same over all classes)
     P(same class | x, y) = sum_c P(c | x) P(c | y)
 
-The sums are over the classes of the image's split only: a test image is not compared with training classes.
+The sums are over the classes of the image's split only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Read images in any form as an `ImageSource`: files, folders, PIL images, arrays, tensors, your own datasets.
 
 An image is a path, the bytes of a file, a PIL image, an array (H, W) or (H, W, C), or a tensor (C, H, W). All are
-decoded with the decisions of preparation (`data.decode`), so that a picture has the same embedding in every form.
+decoded as in preparation (`data.decode`), so that a picture has the same embedding in every form.
 Items of a `torch.utils.data.Dataset` are images, or (image, label).
 """
 

@@ -3,7 +3,7 @@
 The mark of an image has 256 bits: each says for one of 16 x 16 places whether the image gets brighter to the right
 (Krawetz's difference hash). Two images look the same if their marks differ in at most `DIFFERENT` bits. At least one
 32-bit piece of the two marks is then equal, so candidates are found by equal pieces. Images with hardly any structure
-have no mark. Pieces that very many images share (empty margins) are not used; the other pieces of these images are.
+have no mark. Pieces that very many images share (empty margins) are not used.
 """
 
 from __future__ import annotations

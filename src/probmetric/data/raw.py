@@ -2,9 +2,8 @@
 
 For the user's own files, `summary.json` holds one digest of names and contents, `raw_content`. Reading every file at
 every planning would take seconds, so the digest is kept beside the prepared folder together with a listing of the files
-(names, sizes, times, inode numbers). Files are read again only if the listing differs, and the data are prepared again
-only if the contents differ. The listing notices files that swap names (other inodes) and changes that restore size and
-time (another change time).
+(names, sizes, times, inode numbers). Files are read again only if the listing differs (if files swap names, their
+inodes differ), and the data are prepared again only if the contents differ.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ class RawFiles:
         """Return the folder under which one of the relative paths `markers` exists, unpacking `archives` if it must.
 
         Raises:
-            DataError: nothing was found; lists what is expected and where.
+            DataError: no such folder was found; the message lists the expected files and places.
         """
         folder = self.look(markers)
         if folder is not None:

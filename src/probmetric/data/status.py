@@ -58,7 +58,7 @@ def format_status(rows: list[DatasetStatus]) -> str:
 
 
 def dataset_status(name: str, source_name: str, raw: Path, prepared: Path, *, subset: bool = False) -> DatasetStatus:
-    """Return the state of one dataset; nothing is unpacked or hashed.
+    """Return the state of one dataset, without unpacking or hashing files.
 
     Args:
         name: its name, which is also that of its prepared folder.

@@ -462,7 +462,7 @@ def content_digest(path: str | Path) -> str:
 def write_tensors(path: str | Path, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> None:
     """Write NumPy arrays or torch tensors to a safetensors file, atomically, with a checksum in its header.
 
-    The same tensors and metadata give the same bytes: the header has one entry, whose keys are sorted.
+    The same tensors and metadata give the same bytes.
 
     Args:
         path: the file.

@@ -2,7 +2,7 @@
 
 Snakemake sends messages to a logger plugin (`snakemake_logger_plugin_probmetric`; the profiles name it). It replaces
 those about single jobs, and leaves others (errors, warnings, dry runs, `--verbose`, `--printshellcmds`) to Snakemake's
-own handler. `--quiet` works as always. In a terminal, paths of logs, runs and reports are links.
+own handler. In a terminal, paths of logs, runs and reports are links.
 """
 
 from __future__ import annotations

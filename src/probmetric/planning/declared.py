@@ -107,8 +107,7 @@ def ensure(params: Params, name: str) -> None:
     Inside a DVC stage the datasets of `datasets` are up to date already (DVC locks them meanwhile): only the digest is
     written again. Datasets prepared on request are no dependency of that stage, so DVC can make them.
 
-    Snakemake removes the digest, which is its job's output, before the job. If the data have not changed, the digest is
-    restored.
+    Snakemake removes the digest, its job's output, before the job; the digest of unchanged data is restored.
 
     Raises:
         FileError: DVC could not prepare it; its own message is on standard error.

@@ -5,8 +5,7 @@
     pfml/table2@glyphs[+<preset>]               that experiment on other data, made small by a preset of params.yaml
     pfml/table1+refit[+as_published]            that experiment with its runs repeated, their epochs chosen in that way
 
-All methods, wherever they are defined, share one namespace: the method names a run's folder, and this name must mean
-the same in every experiment.
+All methods share one namespace, because they name the folders of runs, which experiments share.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Make a dataset entry in params.yaml and an experiment from a folder, table or file of vectors: `probmetric init`.
 
-Everything is checked before it is written: the source lists the images, and the new configuration is read.
+Everything is checked before it is written.
 
 In an empty folder `init` starts a project with the workflow's own files, from the wheel or the checkout. The project
 has no dvc.yaml, whose stages name files of the checkout, and prepares its data without DVC. Its conda file names this

@@ -1,7 +1,7 @@
 """Plan the methods of `probmetric init` for the user's own data, the cheapest first, and estimate the time of each.
 
 photographs   frozen features; whitening, LDA and an ArcFace head on them; the network's last stages fine-tuned with
-              ArcFace; the whole network with ArcFace (and ProxyAnchor: `--full`); from scratch only on request
+              ArcFace; the whole network with ArcFace (and ProxyAnchor: `--full`); on request from scratch
 vectors       unchanged; whitening, LDA and an ArcFace head; the head with Laplace and PFE
 """
 

@@ -87,8 +87,7 @@ class ReportPlan:
 def reporting_code(figures: tuple[str, ...] = ()) -> str:
     """Return the digest of the code that makes reports.
 
-    It covers the modules of `reporting` and their imports, such as the statistics; its templates, claims and published
-    numbers; and the modules of users' `figures`.
+    It covers `reporting` with its imports, templates, claims and published numbers, and users' `figures`.
     """
     folder = Path(reporting.__file__).parent
     files = {path: str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()}

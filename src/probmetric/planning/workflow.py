@@ -103,8 +103,8 @@ class WorkflowPlan:
         """Write the plan file of every planned dataset, run and report, if it has changed.
 
         The plan file also changes for a run or dataset that exists but not as planned (its record was deleted, or its
-        files came from elsewhere), because Snakemake would not make it again otherwise. While a workflow is running
-        here, existing plans do not change, so that jobs that have not started yet do what was planned.
+        files came from elsewhere), so that Snakemake makes it again. While a workflow is running here, existing plans
+        do not change: jobs that have not started yet do what was planned.
         """
         data = DataPlan.of(self.params)
         names = dict.fromkeys(name for run in self.runs.values() for name in run.data)

@@ -1,7 +1,7 @@
 """Compute the metrics and curves of a run from the embeddings files in its folder.
 
 This module reads the run's embeddings, calls the pure functions of `metrics`, `retrieval` and `trust`, and names the
-results. Metric names are legal in MLflow and DVC. It writes no files.
+results. Metric names are legal in MLflow and DVC.
 
     test  retrieval/..., clustering/..., structure/..., threshold/..., sparsification/...; classification/... and
           calibration/ece... if the file holds probabilities for the classes of its images;

@@ -1,6 +1,4 @@
-"""Read, check and write the files of a run's folder; list which step writes each.
-
-No other module contains these file names.
+"""Read, check and write the files of a run's folder; list which step writes each. No other module names them.
 
 results/<dataset>[+noise<rate>]/<method>[+key=value...]/seed<k>/
     model.safetensors       weights selected on the validation split, named encoder.* and loss.*

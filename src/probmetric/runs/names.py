@@ -4,7 +4,7 @@
     state/training/<the same>/    checkpoints, removed when training is finished
     state/features/               features of frozen trunks, which runs share; may be deleted at any time
 
-Names contain no commas, because Snakemake separates wildcards by commas when it submits a job to a cluster.
+Names contain no commas, because Snakemake separates wildcards by them in a cluster's jobs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Evaluate queries in their gallery: test images of two roles, as in Market-1501 (Zheng et al. 2015) and landmarks.
 
-If a dataset's manifest names the queries and the gallery among its test images, every query is asked in the gallery,
-not among the other queries. Gallery images of the query's class and group (the same person by the same camera, the
-shots of one product) are neither right nor wrong: they are removed before ranks are counted.
+If a dataset's manifest names the queries and the gallery among its test images, every query is asked in the gallery.
+Gallery images of the query's class and group (the same person by the same camera, the shots of one product) are neither
+right nor wrong: they are removed before ranks are counted.
 
 `retrieval/...`, `sparsification/...`, `trust/...` and `p_right/...` are then over the queries; `clustering/...` and
 `structure/...` over all test images. Metrics of samples are left out, because samples are asked among themselves.

@@ -144,7 +144,7 @@ def _is_infrastructure(module: str) -> bool:
 
 
 def _in_project(module: str, importer: str) -> bool:
-    """Say whether `module` is of the project of `importer`: of its package or, of a user's, beside it or in this folder."""
+    """Say whether `module` is in the project of `importer`: its package; a user's also beside it or in this folder."""
     top, importers = module.partition(".")[0], importer.partition(".")[0]
     if top == importers:
         return True

@@ -1,8 +1,7 @@
 """Draw eight test images; their embeddings are stored with a model folder and with a gallery, to notice changes.
 
 Another library, precision or processor may change embeddings. A stored gallery and its certificates then no longer fit
-them. The images are waves of rising frequency and need no file; they pass the last step of decoding, resizing and the
-view.
+them. The images are waves of rising frequency; they pass the last step of decoding, resizing and the view.
 """
 
 from __future__ import annotations

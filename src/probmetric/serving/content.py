@@ -1,4 +1,4 @@
-"""Hold the content of a gallery: embeddings and names of images; add and remove images. Others store and search it.
+"""Hold the content of a gallery: embeddings and names of images, which can be added and removed.
 
 An image is recognised by its name, and by the location of its file, however its path is spelled.
 """

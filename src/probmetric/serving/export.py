@@ -8,8 +8,7 @@ The input of a graph is normalised, as by `Model.preprocess`. `preprocess` below
 for programs without this package; rounding after the two resizes changes pixels by a grey level or two. An ONNX file
 holds its `spec` in its metadata, a model folder in its README, with the function's source.
 
-If the uncertainty samples, its draws are constants of the graph, made with the model's seed, so that graph and model
-agree.
+If the uncertainty samples, its draws, made with the model's seed, are constants of the graph.
 """
 
 from __future__ import annotations

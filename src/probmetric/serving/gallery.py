@@ -610,7 +610,7 @@ class Gallery:
         groups: Classes = None,
         **options: Any,
     ) -> Callable[[float], Certificate]:
-        """Return a function that certifies any risk, from one search of the calibration images; nothing is kept.
+        """Return a function that certifies any risk, from one search of the calibration images, and stores none.
 
         Arguments and errors as for `certify`. For the score None, a score that was already tried on these queries is
         used, if there is one. Each try is noted in `tried` and stored with the gallery.
@@ -650,7 +650,7 @@ class Gallery:
                 record, classes, risk=risk, score=by, unit=calibration.unit, tries=paid, **facts
             )
             certificate = replace(certificate, valid_for=certificate.valid_for + mark)
-            self.tried = tried  # not after a refusal, from which nothing was learnt
+            self.tried = tried  # not after a refusal
             return certificate
 
         return certified

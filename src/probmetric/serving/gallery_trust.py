@@ -96,8 +96,7 @@ class Calibration:
         """Return the calibration with P(right) fitted to a random fifth of the answers, or of the `units` (Q,).
 
         The other answers are to be certified, ordered by that map; its probabilities are then recalibrated by all
-        answers. If that fifth is all right or all wrong, the result is the other answers without P(right); the fifth,
-        which decided this, is no part of them.
+        answers. If that fifth is all right or all wrong, the result is the other answers without P(right).
         """
         answers = self.answers
         numbers = np.arange(len(answers.right)) if units is None else np.unique(units, return_inverse=True)[1]

@@ -117,7 +117,7 @@ def _signature() -> Any:
 
 
 class Served:
-    """A model behind MLflow's interface; `MLmodel` names this module, nothing is pickled."""
+    """A model behind MLflow's interface; `MLmodel` names this module in place of a pickle."""
 
     def __init__(self, model: Model) -> None:
         self.model = model

@@ -1,4 +1,4 @@
-"""Write one page about vectors of any model: which answers to believe. HTML with drawings; it loads no other files.
+"""Write one HTML page about vectors of any model: which answers to believe. It loads no other files.
 
 retrieval      the vectors as they are, and whitened
 scores         how well each doubt tells wrong answers from right ones

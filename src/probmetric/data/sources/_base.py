@@ -54,7 +54,7 @@ class Source(ABC):
         folders: relative paths one of which identifies an extracted copy.
         homes: if another dataset has files of the same names, the subfolders of `data/raw` that are searched.
         where: where people usually get it.
-        needs_raw: whether it reads the folder or file that a dataset names as `raw`.
+        needs_raw: whether it reads the place that a dataset names as `raw`.
         counts: published numbers: `images`, `classes`, `training` (with validation) and `test` images,
             `training_classes`, `test_classes`.
         closed_set: whether every class is in every split; a mapping if that depends on options.

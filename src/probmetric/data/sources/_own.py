@@ -5,13 +5,12 @@
     by_group   as by_image, but the images of a group (the shots of one product) stay together; a class with a single
                group is in training only
 
-With `class_order` the split by class is not random: the last classes in that order test. Each `split_seed` draws other
-splits, so that studies can combine several class splits with several seeds.
+With `class_order` the last classes in that order test. Each `split_seed` draws other splits.
 
 If the data name their splits, these are kept, and `split` says of which kind they must be. Images of the splits `query`
 and `gallery` are test images; the column `role` keeps the name, and evaluation searches the gallery for the queries.
 A gallery image of a query's own class and group (Market-1501: the same camera) counts neither as right nor as wrong for
-that query. Gallery images of the class `-1` (junk) are left out. If there are no other images, no training takes place.
+that query. Gallery images of the class `-1` (junk) are left out. Without other images there is no training.
 
 No `from __future__ import annotations` here: sources in other modules inherit these options with their ranges.
 """
@@ -60,7 +59,7 @@ class OwnData(Source):
         test_fraction: share of the classes, images or groups to test on.
         val_fraction: share of the others to validate on.
         min_images: classes with fewer are left out.
-        split_seed: seed of the splits; each number draws other splits.
+        split_seed: seed of the splits.
         class_order: for `by_class`, "name", or a text file (path relative to the data) that lists the classes: one a
             line, alone or after a number.
     """

@@ -1,4 +1,4 @@
-"""Vectors of a frozen model, without images; you train heads, losses and uncertainties on top of them.
+"""Vectors of a frozen model, without images, on which you train heads, losses and uncertainties.
 
     data.on_request: {shop: {source: embeddings, raw: vectors.parquet}}
     methods: {pfe: {backbone: vectors, loss: arcface, uncertainty: pfe}}

@@ -125,8 +125,8 @@ class OtherScripts(Source):
 
     Hebrew, Arabic, N'Ko, Lao, Tifinagh and Canadian syllabics in the DejaVu faces that have them, at least two each. A
     letter that looks like one of `glyphs` (or one left out there), like a symbol of `symbols` or like an earlier letter
-    is not used. So no class of this dataset is also in the images of `glyphs` or `symbols`. Closed-set: every class is
-    in every split, no image in two.
+    is not used, so `glyphs` and `symbols` share no class with it. Closed-set: every class is in every split, no image
+    in two.
     """
 
     closed_set = True

@@ -19,7 +19,7 @@ from probmetric.data.manifest import DataError
 Images = np.ndarray | Iterable[np.ndarray] | Tensor
 """Images in order: pixels (B, H, W, C) uint8 of one size, pixels (H, W, C) uint8 one by one, or inputs (B, ...)."""
 PerChannel = tuple[()] | tuple[float] | tuple[float, float, float]
-"""A number for all channels, or one for each of three; nothing where they are not said."""
+"""A number for all channels, or one for each of three; empty if not set."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
@@ -65,7 +65,7 @@ class View:
         return self.normalise(images)
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Turn (B, C, H, W) with values 0..255 into float32 in the network's terms; nothing is drawn."""
+        """Turn (B, C, H, W) with values 0..255 into normalised float32, without random numbers."""
         raise NotImplementedError
 
 
@@ -81,7 +81,7 @@ class RawTensors(View):
         return self.shape[-1]
 
     def evaluation(self) -> RawTensors:
-        """Return the same view: nothing is drawn."""
+        """Return the same view, which has no augmentation."""
         return self
 
     def normalise(self, images: Tensor) -> Tensor:

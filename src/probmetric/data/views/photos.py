@@ -15,7 +15,7 @@ jitters and normalises a whole batch, on the device. Random numbers are a functi
     evaluation    resize the shorter side (or both sides) to `resize`, then the central crop
 
 Normalisation uses the statistics that the backbone was trained with, where the backbone states them (timm's do), else
-ImageNet's. You can set others as `mean` and `std`. (The backbone `bn_inception` expects ImageNet's and converts them.)
+ImageNet's. (The backbone `bn_inception` expects ImageNet's and converts them.)
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Photos(View):
         return self.normalise(images)
 
     def normalise(self, images: torch.Tensor) -> torch.Tensor:
-        """Turn (B, C, H, W) with values 0..255 into float32 in the backbone's terms; nothing is drawn."""
+        """Turn (B, C, H, W) with values 0..255 into float32, normalised for the backbone."""
         mean, std = (self.mean, self.std) if self.mean else IMAGENET
         scale = torch.tensor([1 / (255 * s) for s in std], device=images.device).view(1, -1, 1, 1)
         offset = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=images.device).view(1, -1, 1, 1)

@@ -71,7 +71,7 @@ class Small(View):
         return self._erased(self.normalise(values), draws)
 
     def normalise(self, images: torch.Tensor) -> torch.Tensor:
-        """Scale (B, C, H, W) from 0..255 to [0, 1], then by mean and std, in float32; nothing is drawn."""
+        """Scale (B, C, H, W) from 0..255 to [0, 1], then by mean and std, in float32."""
         values = images.to(torch.float32) / 255.0
         if not self.mean:
             return values

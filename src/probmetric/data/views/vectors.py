@@ -24,7 +24,7 @@ class Vectors(View):
     }
 
     def evaluation(self) -> Vectors:
-        """Return the same view: nothing is drawn."""
+        """Return the same view, which has no augmentation."""
         return self
 
     def normalise(self, images: torch.Tensor) -> torch.Tensor:
