@@ -1,7 +1,7 @@
-"""Open only the splits that a choosing step may see (it chooses epochs, posteriors, temperatures, priors, settings).
+"""Open the splits that a step may see which chooses epochs, posteriors, temperatures, priors or settings.
 
-So that no step selects on test images, each gets the rows and labels of the splits named here and of no others, and the
-store refuses the pixels of the others.
+So that no step selects on test images, each gets rows and labels of the splits named here only, and the store refuses
+the pixels of others.
 
     validation  train on `train`, choose on `val`
     pooled      train on `train` and `val`, choose nothing: the last step of `refit`

@@ -118,7 +118,7 @@ class Gallery:
         certificates: the certificates of its answers.
         tried: which scores were tried on which calibration sets, see `gallery_trust.tries_to_pay`.
         problems: (name, reason) of images that were left out of the latest addition.
-        canary: embeddings of the images of `canary`, made with the gallery; None if there was no model.
+        canary: embeddings of the images of `canary`, made with the gallery; may be None.
     """
 
     elsewhere = False
