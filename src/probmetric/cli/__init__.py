@@ -1,15 +1,15 @@
-"""`probmetric`: one thin command per task. Parses, calls, prints.
+"""Run the command `probmetric`: parse the arguments, call the library, print the result.
 
     commands        the commands and their arguments
     data            prepared datasets, and how your own become one
-    runs            runs, searches for settings, what there is and what is finished
+    runs            runs, searches for settings, lists of components and of finished runs
     reports         tables, figures and pages of experiments, MLflow
     models          trained models: export, galleries, search, certificates
-    vectors         the same for vectors of any model
-    certificates    of runs, and in use
+    vectors         vectors of any model: galleries, search, certificates
+    certificates    certificates of runs, and of galleries in use
     project         params.yaml
 
-The module of a command is imported when the command runs: help and mistyped commands are answered at once.
+The module of a command is imported only when the command runs, so that help and errors for mistyped commands are fast.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ EXIT_CONFIG = 2
 
 
 class ArgumentError(ProbMetricError):
-    """An argument that no command can mean."""
+    """An argument has a value that no command accepts."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser; what it parses has `command`, the name, and `run_command`, "module:function"."""
+    """Return the parser; its results have `command`, the name, and `run_command`, "module:function"."""
     whole = argparse.ArgumentParser(
         prog="probmetric",
         description="Train, compare and use probabilistic image embeddings. "
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("probmetric").setLevel(logging.INFO)
     try:
         with interruptible():
-            if any(not argument.strip() for argument in arguments):  # as a path it would be the current folder
+            if any(not argument.strip() for argument in arguments):  # an empty path would be the current folder
                 raise ArgumentError(
                     "an argument is empty; is a variable of the shell not set? Name a file, a folder or a run."
                 )
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _said(error: Exception) -> str:
-    """Return what an error says to people; "" of one that is for developers."""
+    """Return the message of an error for users; "" if the error is for developers."""
     if isinstance(error, ProbMetricError):
         return str(error)
     if isinstance(error, MemoryError | RuntimeError) and is_out_of_memory(error):

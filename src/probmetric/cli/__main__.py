@@ -1,4 +1,4 @@
-"""`python -m probmetric.cli`."""
+"""Run `python -m probmetric.cli`."""
 
 import sys
 

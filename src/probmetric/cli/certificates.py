@@ -1,4 +1,4 @@
-"""Commands for the certificates of runs, and for certificates in use."""
+"""Run the commands for certificates of runs, and for certificates in use."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def monitor(options: argparse.Namespace) -> None:
             )
         return
     order = np.arange(len(doubts))
-    if options.unordered:  # a folder lists its images class by class, which is no order that calibration has
+    if options.unordered:  # a folder lists its images class by class, an order that calibration images do not have
         order = np.random.default_rng(0).permutation(len(doubts))
     sources = None if groups is None else groups[order]
     report = drift.monitor(certificate.reference, doubts[order], patience=options.patience, groups=sources)

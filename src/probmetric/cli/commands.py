@@ -1,4 +1,4 @@
-"""The commands and their arguments. What a command needs is imported when it runs: help is answered at once."""
+"""Declare the commands and their arguments. A command's code is imported when it runs, so that help is fast."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def declare_reports(add: Add) -> None:
 
 
 def declare_making(add: Add) -> None:
-    """Declare the commands that make models and galleries to be used elsewhere."""
+    """Declare the commands that make models and galleries for use elsewhere."""
     command = add(
         "export", "models:export", "write the model of a finished run as a folder, an ONNX file or a PyTorch program"
     )
@@ -212,7 +212,7 @@ def declare_making(add: Add) -> None:
 
 
 def declare_asking(add: Add) -> None:
-    """Declare the commands that ask a gallery."""
+    """Declare the commands that search a gallery."""
     command = add("search", "models:search", "find the gallery images nearest to yours, and how sure each answer is")
     _add_model(command)
     command.add_argument(
@@ -255,7 +255,7 @@ def declare_asking(add: Add) -> None:
 
 
 def declare_certificates(add: Add) -> None:
-    """Declare the commands that promise something, and say whether it still holds."""
+    """Declare the commands that make certificates, and check whether they still hold."""
     command = add(
         "certify", "models:certify", "certify what share of a gallery's answers is wrong at most, from labelled images"
     )
@@ -328,7 +328,7 @@ def declare_certificates(add: Add) -> None:
 
 
 def _add_columns(command: argparse.ArgumentParser) -> None:
-    """Declare what is said of a file of vectors, alike where it is certified, searched and reported."""
+    """Declare the options about columns of a file of vectors, the same for certify, search and report."""
     command.add_argument("--label", default="", help="column of a file of vectors with the classes (default: label)")
     command.add_argument(
         "--group",
@@ -345,7 +345,7 @@ def _add_model(command: argparse.ArgumentParser, text: str = MODEL) -> None:
 
 
 def _add_experiment(command: argparse.ArgumentParser, also: str = "") -> None:
-    """Declare the experiment, and where its plan lies."""
+    """Declare the experiment, and the path of its plan."""
     command.add_argument("experiment", help=f"name of a file below workflow/experiments, e.g. demo{also}")
     command.add_argument("--plan", type=Path, help="plan file of the experiment (default: planned from params.yaml)")
 
@@ -379,7 +379,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(f"{value} is not a number from {least} to {most}")
         return value
 
-    read.__name__ = "whole number"  # what argparse calls it where `text` is none
+    read.__name__ = "whole number"  # the name of the type in argparse's error
     return read
 
 
@@ -390,11 +390,11 @@ def add_promise(command: argparse.ArgumentParser) -> None:
 
 
 def add_on_error(command: argparse.ArgumentParser) -> None:
-    """Add the argument that says what is done with images that cannot be read."""
+    """Add the argument for images that cannot be read."""
     command.add_argument("--on-error", choices=["raise", "skip"], default="raise", help="bad image: stop, or skip it")
     command.add_argument("--follow-links", action="store_true", help="also read images that links in a folder lead to")
 
 
 def add_threads(command: argparse.ArgumentParser) -> None:
-    """Add the argument that says how many CPU threads the command may use."""
+    """Add the argument for the number of CPU threads."""
     command.add_argument("--threads", type=whole(1, 4096), default=1, help="number of CPU threads (default: 1)")

@@ -1,4 +1,4 @@
-"""Commands for data: prepared datasets, their checks and cards, your own images as a dataset."""
+"""Run the commands for data: prepared datasets, their checks and cards, your own images as a dataset."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from probmetric.planning.own_data import start
 from probmetric.planning.plans import DataPlan
 from probmetric.runs.names import LabelNoise, split_data_name
 
-# Options of `init` and their defaults: of some sources, of data that a network reads, of all data.
+# Options of `init` and their defaults: for some sources, for data that a network reads, for all data.
 OF_SOURCES = {"on_error": "raise", "follow_links": False, "path_column": "", "label_column": ""}
 OF_NETWORKS = {"network": "", "scratch": False}
 OF_DATA = {"name": None, "split": "", "extent": "usual", **OF_SOURCES, **OF_NETWORKS}
@@ -44,7 +44,7 @@ def noise(options: argparse.Namespace) -> None:
 
 
 def _copy_digest(folder: Path, target: Path | None) -> None:
-    """Write the prepared folder's digest to `target` too: the file by which later DVC stages know the data."""
+    """Write the prepared folder's digest also to `target`, the file by which later DVC stages recognise the data."""
     if target is not None:
         check_new_file(target, _is_digest)
         write_text(target, (folder / "digest").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Commands for trained models: export, galleries, search, certificates."""
+"""Run the commands for trained models: export, galleries, search, certificates."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from probmetric.serving.vectors import is_vectors, meant_as_vectors
 from probmetric.trust.certificates import CertificateError
 
 log = logging.getLogger(__name__)
-FOLDER = "folder"  # images of one folder come together
-LEARNT = 20_000  # images of a gallery that are each asked among the others without being told to
+FOLDER = "folder"  # images of one folder form a group
+LEARNT = 20_000  # size of a gallery up to which each image is asked among the others by default
 
 
 def _load(options: argparse.Namespace, source: str, device: str = "auto") -> serving.Model:

@@ -1,4 +1,4 @@
-"""The project in the current folder."""
+"""Read the project in the current folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PARAMS = Path("params.yaml")
 
 
 def check_planned(name: str, planned: str, plan: Path) -> None:
-    """Raise `FileError` where the plan file given is not that of the run or experiment `name`."""
+    """Raise `FileError` if the given plan file is not that of the run or experiment `name`."""
     if planned != name:
         raise FileError(f"{plan} is the plan of {planned}, not of {name}; give that of {name}, or leave --plan out.")
 
@@ -27,5 +27,5 @@ def params() -> Params:
 
 
 def prepared_folder() -> Path:
-    """Return the folder of the project's prepared datasets; without a project, the one that a project has at first."""
+    """Return the folder of the project's prepared datasets; without a project, the default one."""
     return Path((params().data if present(PARAMS) else DataFolders()).prepared)

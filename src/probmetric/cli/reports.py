@@ -1,4 +1,4 @@
-"""Commands for what is read: reports of finished runs, figures, MLflow, the site; what docs and editors show."""
+"""Run the commands for reports of finished runs, figures, MLflow, the site, and schemas for docs and editors."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ def report(options: argparse.Namespace) -> None:
         vectors.report(options)
         return
     vectors.check_unused(options, {**vectors.OF_VECTORS, "group": "", "output": None}, "an experiment")
-    from probmetric.reporting.report import make_report  # Matplotlib, which a page of vectors does without
+    from probmetric.reporting.report import make_report  # imports Matplotlib, which a page of vectors does not need
 
     print(make_report(_plan(options), options.threads))
 
 
 def _plan(options: argparse.Namespace) -> ReportPlan:
-    """Return the plan given (as the workflow does); by hand, what params.yaml says of the experiment now."""
+    """Return the given plan (the workflow gives one); without one, plan the experiment by params.yaml."""
     if options.plan is not None:
         plan = ReportPlan.read(options.plan)
         check_planned(options.experiment, plan.experiment, options.plan)
         return plan
     planned = WorkflowPlan.of(params(), [options.experiment])
-    planned.write()  # runs are judged by their plan files
+    planned.write()  # the states of runs depend on their plan files
     return planned.report_plan(options.experiment)
 
 
 def recommend(options: argparse.Namespace) -> None:
-    """Print which method to deploy: `probmetric recommend`."""
+    """Print the method to deploy: `probmetric recommend`."""
     plan = _plan(options)
     print(recommendation(ReportContext.of(plan, stale_runs(plan.verdicts()))))
 
@@ -88,11 +88,11 @@ def ui(options: argparse.Namespace) -> None:
     settings = params().tracking
     command = tracking.ui_command(settings.store, options.port, settings.artifacts)
     print("\n".join(tracking.ui_addresses(settings.store, options.port)), file=sys.stderr)
-    os.execvp(command[0], command)  # the server takes this process over
+    os.execvp(command[0], command)  # the server replaces this process
 
 
 def schema(options: argparse.Namespace) -> None:
     """Run `probmetric schema`."""
-    params()  # elsewhere a folder `workflow` would be begun
+    params()  # elsewhere this would create a folder `workflow`
     for path in [write_catalogue(), *write_schemas(options.output)]:
         print(path)

@@ -1,4 +1,4 @@
-"""Commands for runs and for the project: make a run, search settings; what there is, what is finished, components."""
+"""Run the commands for runs and the project: make a run, search settings, list experiments, states and components."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _run_plan(options: argparse.Namespace) -> tuple[RunPlan, Path]:
-    """Return the plan given (as the workflow does) and its file; by hand, what params.yaml says of the run now."""
+    """Return the given plan (the workflow gives one) and its file; without one, plan the run by params.yaml."""
     if options.plan is not None:
         plan = RunPlan.read(options.plan)
         check_planned(options.run, plan.run.name, options.plan)
@@ -104,7 +104,7 @@ def listing(kinds: str, name: str | None = None) -> str:
     """Return text about the components of a kind (`losses`, `views`, ...), or about the one called `name`.
 
     Raises:
-        UnknownNameError: no such kind or component; names the nearest.
+        UnknownNameError: there is no such kind or component; the message suggests the nearest.
     """
     if kinds not in LISTED:
         raise UnknownNameError(f"unknown kind of component {kinds!r}: {nearest(kinds, LISTED)}")

@@ -1,4 +1,4 @@
-"""Commands on vectors of any embedding model: `certify`, `search` and `report` on a file, and `try`."""
+"""Run the commands on vectors of any embedding model: `certify`, `search` and `report` on a file, and `try`."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ from probmetric.trust.certificate_page import needed
 from probmetric.trust.certificates import Certificate, CertificateError
 
 log = logging.getLogger(__name__)
-TRIED = 0.25  # share of the letters that ask
-STEPS = 10  # of a page, for the progress bar
+TRIED = 0.25  # share of the letters that are queries
+STEPS = 10  # steps of a page, for the progress bar
 OF_IMAGES = {"splits": ("test",), "withhold": 1.0, "any_image": False, "explain": None, "plugin": []}
 OF_VECTORS = {"label": "", "trained_on": None}
 OTHER_RISKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 
 
 def check_unused(options: argparse.Namespace, defaults: Mapping[str, Any], what: str) -> None:
-    """Refuse options that say nothing of `what` was named: those that are not at their defaults.
+    """Refuse options that are set (not at their defaults) but do not apply to `what`.
 
     Raises:
-        ServingError: one is used.
+        ServingError: such an option is set.
     """
     for name, default in defaults.items():
         if getattr(options, name, default) != default:
@@ -56,7 +56,7 @@ def check_unused(options: argparse.Namespace, defaults: Mapping[str, Any], what:
 
 
 def certify(options: argparse.Namespace) -> None:
-    """Certify a file of vectors; the gallery and its certificate are kept in a folder beside it."""
+    """Certify a file of vectors; gallery and certificate are stored in a folder beside the file."""
     if options.calibration or options.plugin:
         raise ServingError("a file of vectors needs no model: probmetric certify vectors.parquet [calibration.parquet]")
     part, queries = calibrating(Path(options.model), options.gallery, **_columns(options))
@@ -69,24 +69,24 @@ def certify(options: argparse.Namespace) -> None:
     groups = None if queries is None else queries.groups
     del part, queries, calibrates  # a second copy of the vectors
     certificate, problem = promised(gallery, options, None, *calibration, groups=groups)
-    gallery.save(folder)  # a try is recorded, whatever it gave; a refusal was none and leaves all as it was
+    gallery.save(folder)  # every try is recorded, whatever its result; a refusal is no try and changes nothing
     if problem:
         raise CertificateError(problem)
     print(harmless(sentence(certificate, folder, gallery, len(calibration[0]) if calibration else None)))
 
 
 def _columns(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what the options say of the file, as `calibrating` takes it."""
+    """Return the options about the file, as arguments of `calibrating`."""
     return {name: getattr(options, name) for name in ("label", "group", "trained_on")}
 
 
 def promised(
     gallery: Gallery, options: argparse.Namespace, *calibration: Any, groups: Any = None
 ) -> tuple[Certificate, str]:
-    """Return the certificate that the options ask for, kept with the gallery; arguments as of `Gallery.certify`.
+    """Return the certificate for the options, stored with the gallery; arguments as for `Gallery.certify`.
 
     Returns:
-        The certificate, and where nothing can be certified for this risk what could be, in words, else "".
+        The certificate, and a text: which risk could be certified if this one cannot, else "".
     """
     rules: dict[str, Any] = {"confidence": options.confidence, "score": options.score, "tries": options.tries or None}
     if options.shares:
@@ -110,7 +110,7 @@ def class_shares(file: Path) -> dict[str, float]:
     """Read class -> share in deployment, from a CSV with the columns `class` and `share`.
 
     Raises:
-        DataError: a column is missing, or a share is no number from 0 on.
+        DataError: a column is missing, or a share is not a number of at least 0.
     """
     columns = columns_of(file)
     if not {"class", "share"} <= set(columns):
@@ -130,13 +130,13 @@ def class_shares(file: Path) -> dict[str, float]:
 
 
 def sentence(certificate: Certificate, folder: Path, gallery: Gallery, handed: int | None = None) -> str:
-    """Return what a certificate promises, in words.
+    """Return the promise of a certificate in words.
 
     Args:
-        certificate: made last.
-        folder: where it is kept.
+        certificate: the certificate that was made last.
+        folder: the folder that holds it.
         gallery: its gallery.
-        handed: how many queries were handed over to calibrate; None where the gallery's own images do.
+        handed: number of calibration queries; None if the gallery's own images calibrate.
     """
     fitted = "fitted P(right)" if certificate.p_right else "were kept to fit P(right)"
     total, counts = handed, {f"{fitted} or are copies": (handed or 0) - certificate.queries}
@@ -158,7 +158,7 @@ def sentence(certificate: Certificate, folder: Path, gallery: Gallery, handed: i
 
 
 def search(options: argparse.Namespace) -> None:
-    """Ask the vectors of some files in the gallery of another."""
+    """Search the gallery of one file for the vectors of other files."""
     check_unused(options, OF_IMAGES, "files of vectors")
     place, files = Path(options.model), options.images
     stored = (place / INDEX).is_file()
@@ -180,13 +180,13 @@ def search(options: argparse.Namespace) -> None:
 
 
 def tell(answers: Sequence[Answer], groups: Sequence[str] | None, *, csv: bool) -> None:
-    """Print answers for reading, or as CSV; a program gets the names as they are."""
+    """Print answers for reading, or as CSV; a program that reads the CSV gets unchanged names."""
     said = as_csv(answers, groups).rstrip() if csv else as_text(answers)
     print(said if csv and not sys.stdout.isatty() else harmless(said))
 
 
 def _searched(place: Path, options: argparse.Namespace) -> Gallery:
-    """Return the gallery of a file: all its rows, or those that `certify --group` or `--trained-on` left in it."""
+    """Return the gallery of a file: all rows, or those that `certify --group` or `--trained-on` did not hold out."""
     gallery, folder = gallery_of(read_vectors(place, label=options.label).parts[0]), gallery_folder(place)
     kept = present(folder / INDEX)
     if gallery.folder is None and kept and (options.group or options.trained_on):
@@ -213,7 +213,7 @@ def report(options: argparse.Namespace) -> None:
             bar.update()
 
         page = write_page(gallery, output, file.stem, step, queries)
-        bar.update(STEPS - bar.n)  # lists of an index need fewer
+        bar.update(STEPS - bar.n)  # lists of an index need fewer steps
     print(page)
 
 

@@ -1,10 +1,10 @@
-"""Configuration: `params.yaml` and the experiment files, validated before any job exists.
+"""Read and validate `params.yaml` and the experiment files before any job exists.
 
 Every model forbids unknown keys, and component names and options are checked against the registries, which read
-source text only: a misspelt key or option is found in milliseconds, without loading PyTorch. `ConfigError` states
-where, the value, what is allowed and the nearest match.
+source text only. So a misspelt key or option is found in milliseconds, without loading PyTorch. `ConfigError` states
+the place, the value, the allowed values and the nearest match.
 
-    components   a registered name with options and how it is checked; YAML -> models, with messages people can act on
+    components   a registered name with options, and its check; YAML -> models
     settings     everything that decides one run, fully resolved
     params       the files a user writes: params.yaml, experiments, methods, hyper-parameter searches
 """

@@ -1,7 +1,7 @@
-"""Components as settings: a registered name with options, checked without importing it; how settings are parsed.
+"""Describe components as settings (a registered name with options, checked without an import), and parse settings.
 
-A component is checked where it is written down, when its model is validated, and stays as it is from then on: settings
-hand the same object on. What planning wrote is read back unchecked (`parse(..., checked=True)`); `create` checks it.
+A component is checked once, when the model that contains it is validated; settings then pass the same object on. Files
+that planning wrote are read without a check (`parse(..., checked=True)`); `create` checks the component later.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ Seed = Annotated[int, Field(ge=0, le=2**63)]
 
 
 def _as_named(rate: float) -> float:
-    """Refuse a rate that the name of a run cannot say: `noise0.2` would stand for .2000001 too."""
+    """Refuse a rate that a run's name cannot express: `noise0.2` would also be the name for .2000001."""
     if float(f"{rate:g}") != rate:
         raise ValueError(f"the rate {rate!r} stands in the names of runs, with six digits at most; write {rate:g}")
     return abs(rate)
 
 
-Rate = Annotated[float, Field(ge=0.0, lt=1.0), AfterValidator(_as_named)]  # of label noise
+Rate = Annotated[float, Field(ge=0.0, lt=1.0), AfterValidator(_as_named)]  # share of wrong labels in label noise
 OWN_VIEW = "own"
 _CHECKED = "checked"
 _SIZE = "The size of images is `view: {size: 224}`, or `view.size` as an override."
@@ -55,7 +55,7 @@ _HEAD = (
     "A network without a new head is `backbone: {name: timm, tag: ..., head: none}`, or `backbone.head` as an override."
 )
 _RATES = "Rates of single parts are `training: {learning_rates: {trunk: ..., head: ...}}`."
-# What other tools call a setting -> where it is here.
+# Name of a setting in other tools -> its name here.
 ELSEWHERE = {
     **dict.fromkeys(("image_size", "img_size", "input_size", "resolution"), _SIZE),
     **dict.fromkeys(("lr", "learning_rate"), _RATE),
@@ -65,25 +65,25 @@ ELSEWHERE = {
 
 
 class ConfigError(ProbMetricError, ValueError):
-    """The configuration cannot be run; the message says where and what is allowed."""
+    """The configuration cannot be run; the message names the place and the allowed values."""
 
 
 class Strict(BaseModel):
-    """Base of all settings: immutable, unknown keys refused."""
+    """Base of all settings: immutable, without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
     @field_validator("*", mode="before")
     @classmethod
     def _no_yes_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse `yes` and `no`, which pydantic takes for 1 and 0, where a number is meant."""
+        """Refuse `yes` and `no` for a number, since pydantic would read them as 1 and 0."""
         if _holds_bool(value) and _takes_numbers(cls, str(info.field_name)):
             raise ValueError(f"found {value!r}, which is yes or no; write a number")
         return value
 
 
 class Component(Strict):
-    """A name with options; in YAML `name` or `{name: ..., option: value}`. Subclasses say what the name may be."""
+    """A name with options; in YAML `name` or `{name: ..., option: value}`. Subclasses define the allowed names."""
 
     name: str
     options: dict[str, Any] = {}
@@ -106,12 +106,12 @@ class Component(Strict):
         return value
 
     def changed(self, **options: Any) -> Component:
-        """Return the component with other values of some options, which are checked when settings are made of it."""
+        """Return the component with other values of some options, which are checked when settings take it."""
         return Component(name=self.name, options=self.options | options)
 
 
 class _Registered(Component):
-    """A component of one registry, or of those in it whose class sets `flag`; editors learn the names."""
+    """A component of one registry, or of its components whose class sets `flag`; the schema lists the names."""
 
     registry: ClassVar[Registry]
     flag: ClassVar[str] = ""
@@ -164,7 +164,7 @@ class ObjectiveChoice(_Registered):
 
 
 class BackboneChoice(_Registered):
-    """A backbone; a tag of timm's with its weight set, `resnet50.tv_in1k`, stands for backbone timm with that tag."""
+    """A backbone; a timm tag with its weight set, `resnet50.tv_in1k`, means the backbone timm with that tag."""
 
     registry = models.REGISTRY
 
@@ -180,19 +180,19 @@ def _holds_bool(value: Any) -> bool:
 
 @functools.cache
 def _takes_numbers(model: type[BaseModel], name: str) -> bool:
-    """Say whether a field takes numbers and neither yes and no nor what is checked elsewhere."""
+    """Say whether a field takes numbers, but neither yes and no nor values that are checked elsewhere."""
     kinds = set(_kinds(model.model_fields[name].annotation))
     return bool(kinds & {int, float}) and not kinds & {bool, Any}
 
 
 def _kinds(annotation: Any) -> Iterator[Any]:
-    """Yield the types that an annotation is made of."""
+    """Yield the types in an annotation."""
     parts = typing.get_args(annotation)
     yield from itertools.chain.from_iterable(map(_kinds, parts)) if parts else (annotation,)
 
 
 def with_tag(value: Any) -> Any:
-    """Return a backbone's name or mapping with `name: timm, tag: <name>` in place of one of timm's tags."""
+    """Return a backbone's name or mapping, with `name: timm, tag: <name>` in place of a timm tag."""
     fields = {"name": value} if isinstance(value, str) else value
     name = fields.get("name") if isinstance(fields, dict) else None
     if not isinstance(name, str) or "." not in name or name in models.REGISTRY.names():
@@ -208,7 +208,7 @@ class NamedView(_Registered):
 
 
 class ViewChoice(NamedView):
-    """A view by its name or, without one, options of the view of the dataset at hand, which planning checks."""
+    """A view by its name or, without a name, options of the dataset's own view, which planning checks."""
 
     @model_validator(mode="before")
     @classmethod
@@ -228,7 +228,7 @@ class ViewChoice(NamedView):
 
 @dataclass(frozen=True)
 class PartOf:
-    """Marks a mapping that holds some of the settings of `model`."""
+    """Mark a mapping that holds some of the settings of `model`."""
 
     model: type[BaseModel]
 
@@ -250,10 +250,10 @@ def parse(model: type[BaseModel], value: Any, where: str, *, checked: bool = Fal
         model: the settings.
         value: a mapping.
         where: beginning of the message.
-        checked: whether its components were checked when it was written; they are then taken as they are.
+        checked: whether its components were checked when it was written; they are then not checked again.
 
     Raises:
-        ConfigError: it names the place in `where`, the value and what is allowed.
+        ConfigError: a value is wrong; the message names the place in `where`, the value and the allowed values.
     """
     if not isinstance(value, Mapping):
         raise ConfigError(f"{where}: expected a mapping of settings, found {type(value).__name__}.")
@@ -264,7 +264,7 @@ def parse(model: type[BaseModel], value: Any, where: str, *, checked: bool = Fal
         places = [each["loc"] for each in problems]
         lines = [
             _explain(model, problem, where)
-            for problem in problems  # what holds a wrong entry is then said to be too short
+            for problem in problems  # a tuple with a wrong entry is then reported as too short
             if problem["type"] != "too_short"
             or not any(each[:-1][: len(problem["loc"])] == problem["loc"] for each in places)
         ]
@@ -273,7 +273,7 @@ def parse(model: type[BaseModel], value: Any, where: str, *, checked: bool = Fal
 
 @contextlib.contextmanager
 def naming(where: str) -> Iterator[None]:
-    """Say `where` the mistake of a `ConfigError` is that the block raises, unless its message begins so."""
+    """Put `where` before the message of a `ConfigError` that the block raises, unless it is there already."""
     try:
         yield
     except ConfigError as error:
@@ -281,7 +281,7 @@ def naming(where: str) -> Iterator[None]:
 
 
 def load(model: type[BaseModel], path: str | Path) -> Any:
-    """Read and validate a YAML file as `model`; errors as of `parse` and `read_yaml`."""
+    """Read and validate a YAML file as `model`; errors as for `parse` and `read_yaml`."""
     return parse(model, read_yaml(path), str(path))
 
 
@@ -313,14 +313,14 @@ def _model_at(model: type[BaseModel], location: list[Any]) -> type[BaseModel]:
 
 
 def deeper(model: type[BaseModel], key: str) -> str:
-    """Say in which part of `model` that may be given in parts the setting `key` stands; "" where in none."""
+    """Return a sentence that names the part of `model` with the setting `key`, and how to write it; else ""."""
     parts = {name: _part_of(field) for name, field in model.model_fields.items()}
     where = next((name for name, part in parts.items() if part and key in part.model_fields), "")
     return where and f"It is a setting of {where}: `{where}: {{{key}: ...}}`, or `{where}.{key}` as an override."
 
 
 def _part_of(field: FieldInfo) -> type[BaseModel] | None:
-    """Return the settings of which a field holds some."""
+    """Return the settings model of a field marked with `PartOf`."""
     return next((mark.model for mark in field.metadata if isinstance(mark, PartOf)), None)
 
 

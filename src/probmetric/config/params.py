@@ -1,4 +1,4 @@
-"""The files a user writes: `params.yaml`, experiments, methods and hyper-parameter searches."""
+"""Define the files that a user writes: `params.yaml`, experiments, methods and hyper-parameter searches."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9_]+(-[a-z0-9_]+)*$")]
 
 
 class DataSource(Strict):
-    """What a dataset's name stands for; in YAML `{source: cub, protocol: vmf}`: the source, then its options.
+    """The source and options of a dataset; in YAML `{source: cub, protocol: vmf}`.
 
-    Datasets with one source share its archives and differ in options, such as the protocol.
+    Datasets with the same source share its archives and differ in options, such as the protocol.
     """
 
     model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
@@ -68,7 +68,7 @@ class DataSource(Strict):
 
 
 class DataFolders(Strict):
-    """Where data lies, relative to the repository, and the datasets read from the user's archives."""
+    """The folders of data, relative to the repository, and the datasets read from the user's archives."""
 
     raw: str = "data/raw"
     prepared: str = "data/prepared"
@@ -101,7 +101,7 @@ class DataFolders(Strict):
         return self
 
     def raw_of(self, source: DataSource) -> Path:
-        """Return where the raw files of `source` lie, with `~`, `~user` and `$NAME` expanded where there are such."""
+        """Return the place of the raw files of `source`, with `~`, `~user` and `$NAME` expanded."""
         return Path(os.path.expanduser(os.path.expandvars(source.raw or self.raw)))  # noqa: PTH111 - never raises
 
     @field_validator("options")
@@ -113,9 +113,9 @@ class DataFolders(Strict):
 
 
 class Noise(Strict):
-    """Which label noise is put on which datasets: `datasets` x `variants` by `dvc repro`, the others on request.
+    """Label noise of datasets: `dvc repro` makes `datasets` x `variants`; the others are made on request.
 
-    A variant is written as its folder's name ends: `noise0.2` (uniform), `nearest0.2` (one of the most similar
+    A variant is written like the end of its folder's name: `noise0.2` (uniform), `nearest0.2` (one of the most similar
     classes), `nearest0.2s1` (drawn with seed 1 instead of 0).
     """
 
@@ -138,7 +138,7 @@ def check_store(address: str) -> str:
     """Return the address of an MLflow store.
 
     Raises:
-        ValueError: it holds a password or token, which plans, logs and messages would repeat.
+        ValueError: the address holds a password or token, which plans, logs and messages would repeat.
     """
     if holds_secret(address):
         raise ValueError(
@@ -168,11 +168,11 @@ class Defaults(Strict):
     training: Training = Training()
 
 
-MOST_WHOLE = 1000  # numbers of an integer range
+MOST_WHOLE = 1000  # most numbers that an integer range may have
 
 
 class SearchRange(Strict):
-    """Where the search looks for one setting: an interval, or a list of choices."""
+    """The values that a search tries for one setting: an interval, or a list of choices."""
 
     low: float | None = None
     high: float | None = None
@@ -200,7 +200,7 @@ class SearchRange(Strict):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """(low, high) of a range that is no list of choices."""
+        """(low, high) of a range that is an interval."""
         if self.low is None or self.high is None:
             raise ValueError("a list of choices has no interval")
         return self.low, self.high
@@ -215,11 +215,11 @@ class SearchRange(Strict):
 
 
 class Method(Strict):
-    """A named composition: loss x uncertainty x backbone, and what deviates from the defaults.
+    """A named composition: loss x uncertainty x backbone, and settings that differ from the defaults.
 
-    With `base`, nothing is trained: the encoder of method `base` (same dataset, noise and seed) is given another
-    uncertainty. With `objective`, an uncertainty shapes training around the loss. With `like`, the method is that one
-    with some settings changed.
+    With `base`, no encoder is trained: the encoder of method `base` (same dataset, noise and seed) gets another
+    uncertainty. With `objective`, an uncertainty shapes training around the loss. With `like`, the method is another
+    one with some settings changed.
     """
 
     label: str = Field("", pattern=r"^[^\x00-\x1f\x7f]*$", description="what reports call it; one line")
@@ -265,13 +265,13 @@ class Method(Strict):
 
 
 class Methods(Strict):
-    """A file of workflow/methods: its methods by name, which the file holds at its top level."""
+    """A file of workflow/methods, with its methods by name at the top level."""
 
     methods: dict[str, Method] = Field(default_factory=dict)
 
 
 class Preset(Strict):
-    """Settings that make any experiment small enough for a laptop; a run that has one says so in its name."""
+    """Settings that make any experiment small enough for a laptop; the name of a run contains its preset."""
 
     description: str = ""
     seeds: int = Field(1, ge=1, description="of each block of runs, at most the first so many seeds")
@@ -286,7 +286,7 @@ def _as_list(value: Any) -> Any:
 
 
 def _seed_list(value: Any) -> Any:
-    """Seeds as a list; one number could be a seed or how many."""
+    """Refuse a single number, which could be a seed or the number of seeds."""
     if isinstance(value, int) and not isinstance(value, bool):
         several = ", ".join(map(str, range(min(max(value, 1), 10))))
         raise ValueError(f"{value} is no list of seeds; write [{value}] for seed {value}, or [{several}] for so many")
@@ -315,7 +315,7 @@ class Grid(Strict):
 
 
 class Experiment(Strict):
-    """One table or figure of a paper, or a study: which runs, and what to show of them."""
+    """One table or figure of a paper, or a study: its runs, and what its report shows."""
 
     title: str
     description: str = ""
@@ -357,7 +357,7 @@ class Params(Strict):
     @field_validator("plugins")
     @classmethod
     def _plugins_are_known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        """Load the plugins in the first field: their components are known when the others are checked."""
+        """Load the plugins, in the first field, so that their components are known when the others are checked."""
         load_plugins(value)
         return value
 
@@ -456,6 +456,6 @@ class Tuning(Strict):
 
     @property
     def runs(self) -> tuple[tuple[Seed, int], ...]:
-        """Pair the seed of each run of a trial with its fold: every seed and every fold is there."""
+        """Pair the seed of each run of a trial with its fold, so that every seed and every fold occurs."""
         count = max(len(self.seeds), self.folds)
         return tuple((self.seeds[k % len(self.seeds)], k % self.folds) for k in range(count))

@@ -1,4 +1,4 @@
-"""Everything that decides one run, fully resolved: how its encoder is trained, and what is measured."""
+"""Define the settings that decide one run, fully resolved: how its encoder is trained, and what is measured."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WIDEST = 2**16
 
 
 def _in_range(size: Any) -> Any:
-    """Refuse the size of an embedding that no network has, in one sentence for both of its forms."""
+    """Refuse an impossible size of an embedding, with one message for both forms of the setting."""
     if isinstance(size, int | float) and not 2 <= size <= WIDEST:
         raise ValueError(f"an embedding has 2 to {WIDEST:,} numbers, not {size}; or write features")
     return size
@@ -43,7 +43,7 @@ Dim = Annotated[
 
 
 class LearningRates(Strict):
-    """Learning rates of the parts of an encoder; a part without one has `training.learning_rate`."""
+    """Learning rates of the parts of an encoder; a part without its own has `training.learning_rate`."""
 
     trunk: float | None = Field(None, gt=0, le=1e4)
     head: float | None = Field(None, gt=0, le=1e4)
@@ -141,8 +141,8 @@ class Training(Strict):
 def fine_tuning(images: int, batch_size: int | None = None) -> dict[str, Any]:
     """Return the settings of `training` for a whole pretrained network and `images` to train on.
 
-    Compared on validation classes of birds and cars (docs/guide/training.md). An epoch of few images has up to three
-    passes of batches of `batch_size`, by default that of `Training`.
+    They were compared on validation classes of birds and cars (docs/guide/training.md). With few images an epoch has up
+    to three passes, in batches of `batch_size`, by default that of `Training`.
     """
     once = max(images // (batch_size or Training().batch_size), 1)
     steps = min(LEAST_STEPS, MOST_PASSES * once)
@@ -150,7 +150,7 @@ def fine_tuning(images: int, batch_size: int | None = None) -> dict[str, Any]:
 
 
 class Evaluation(Strict):
-    """What is measured on the embeddings."""
+    """Measurements on the embeddings."""
 
     ks: tuple[Annotated[int, Field(ge=1, le=2**31 - 1)], ...] = (1, 2, 4, 8)
     calibration_bins: int = Field(15, ge=2, le=10**6)
@@ -203,14 +203,14 @@ class EncoderSettings(Strict):
         return Path(self.prepared) / self.data
 
     def plain(self) -> dict[str, Any]:
-        """Return plain values for YAML and JSON; the class called with them gives equal settings."""
+        """Return plain values for YAML and JSON; a call of the class with them gives equal settings."""
         return self.model_dump(mode="json")
 
 
 class RunSettings(EncoderSettings):
     """Everything that decides a run's results, fully resolved; `run.yaml` holds it.
 
-    With `base`, the encoder settings are those of the method named there.
+    With `base`, the encoder settings are those of the method `base`.
     """
 
     label: str = ""
@@ -220,6 +220,6 @@ class RunSettings(EncoderSettings):
     evaluation: Evaluation = Evaluation()
 
     def encoder(self) -> EncoderSettings:
-        """Return the part the training step depends on."""
+        """Return the settings on which the training step depends."""
         fields = {name: getattr(self, name) for name in EncoderSettings.model_fields}
         return EncoderSettings(**(fields | {"method": self.base or self.method}))

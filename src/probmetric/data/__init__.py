@@ -2,8 +2,8 @@
 
 A dataset is a file in `sources/`. `prepare_dataset` turns it into a folder (manifest.parquet, images.bin,
 summary.json, digest) that everything else reads; `add_noise` derives a folder with noisy training labels,
-`split_classes` one with other training and test classes;
-`doctor` checks one. Importing this package loads neither PyTorch nor pandas: names are imported when used.
+`split_classes` derives one with other training and test classes; `doctor` checks a folder.
+Importing this package loads neither PyTorch nor pandas.
 """
 
 from __future__ import annotations

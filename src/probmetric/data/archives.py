@@ -1,10 +1,10 @@
-"""Unpacking archives that strangers made: nothing outside the target, no links, no bombs, no half-done folders.
+"""Unpack archives from unknown people safely: no file outside the target, no links, no bombs, no half-done folders.
 
-Refused, with the member named: absolute paths, `..`, drive letters, links and devices, names that are not UTF-8, a
-member twice (or a file where another needs a folder), damaged or truncated data, more than 200 times the archive's size
-(or than the disk holds), more members than one per 64 bytes of the archive (100,000 are always allowed). Skipped: macOS
-resource forks (`._x`, `__MACOSX`). The target appears by rename when everything is unpacked; an interrupted extraction
-starts over.
+An archive is refused, and the error names the member, for absolute paths, `..`, drive letters, links and devices,
+names that are not UTF-8, a member that occurs twice (or a file where another needs a folder), damaged or truncated
+data, more than 200 times the archive's size (or more than the disk holds), or more members than one per 64 bytes of the
+archive (100,000 are always allowed). macOS resource forks (`._x`, `__MACOSX`) are skipped. The target folder appears,
+by rename, once everything is unpacked; an interrupted extraction starts over.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Member = tuple[str, int, IO[bytes]]
 
 
 def extract(archive: Path, target: Path, *, progress: bool = False) -> Path:
-    """Unpack `archive` into the new folder `target`; return `target`, at once if it is there already.
+    """Unpack `archive` into the new folder `target` and return `target`; an existing `target` is returned at once.
 
     Raises:
         DataError: the archive is damaged, hostile or too large; names the member and the fix.
@@ -110,7 +110,7 @@ def copy_limited(archive: Path, name: str, stream: Any, path: Path, left: int) -
         How many bytes may still be written, of `left`.
 
     Raises:
-        DataError: more than `left` bytes, or something has the path's name already.
+        DataError: the member has more than `left` bytes, or `path` exists already.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A prepared dataset described for people: a data card. What it is made for is said by its source's documentation."""
+"""Write the data card of a prepared dataset. What the dataset is for is taken from the docstrings of its source."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def write_card(folder: str | Path, output: str | Path, licence: str = "") -> Pat
     Args:
         folder: the prepared dataset; its digest is checked.
         output: where to write.
-        licence: under what terms the images may be used; known for the embedded datasets.
+        licence: terms under which the images may be used; already known for the embedded datasets.
 
     Raises:
-        DataError: the folder is no prepared dataset, is damaged, or shares another's pixels (wrong labels).
-        FileError: the output holds files that are none of a data card, or overlaps the dataset.
+        DataError: the folder is no prepared dataset, is damaged, or uses the pixels of another one (label noise).
+        FileError: the output holds files that do not belong to a data card, or overlaps the dataset.
     """
     verify_digest(folder)
     digests = read_digest(folder)
@@ -95,7 +95,7 @@ def _words(summary: dict[str, Any], digests: dict[str, str], names: list[str]) -
 
 
 def _purpose(name: str) -> str:
-    """Return what source `name` and its module say of the dataset; "" of the user's own data, and where it is gone."""
+    """Return what source `name` and its module say of the dataset; "" for the user's own data or a missing source."""
     if name not in REGISTRY.names() or REGISTRY.constant(name, "needs_raw", False):
         return ""
     source = REGISTRY.get(name)

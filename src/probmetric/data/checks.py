@@ -1,4 +1,4 @@
-"""`doctor`: is a prepared dataset what it says it is?"""
+"""Check a prepared dataset (`doctor`): do its files agree with what it says of itself?"""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def doctor(folder: str | Path) -> list[str]:
 
     Checked: the digest; index and labels 0-based and contiguous; split names; splits disjoint in class (open-set)
     or image (closed-set); no image, by SHA-256, in two splits; every image's stored bytes; label noise in the
-    training split only and at the declared rate; counts as declared in summary.json; encoded images can be decoded.
+    training split only and at the declared rate; counts as in summary.json; encoded images can be decoded.
 
     Returns:
         What is wrong, with file and fix; empty when the folder is healthy.
@@ -62,7 +62,7 @@ def doctor(folder: str | Path) -> list[str]:
 
 
 def _with_advice(folder: Path, error: FileError, advice: str) -> str:
-    """Return an error as a finding, which says folder and advice once."""
+    """Return an error as a finding that names the folder and the advice once."""
     text = str(error).rstrip(".").removesuffix(f"; {advice}").removeprefix(f"{folder}/")
     return f"{folder}: {text}; {advice}."
 
@@ -123,7 +123,7 @@ def _wrong_counts(columns: _Columns, clean: np.ndarray, summary: dict[str, Any])
 
 
 def _wrong_pixels(columns: _Columns, store: ImageStore) -> Iterator[str]:
-    """Compare every image with its digest; originals, prepared by their header and their end, are decoded here."""
+    """Compare every image with its digest; decode stored files, of which preparation read only header and end."""
     expected = columns["sha256"]
     wrong = [i for i in range(len(store)) if hashlib.sha256(store.stored(i).tobytes()).hexdigest() != expected[i]]
     if wrong:

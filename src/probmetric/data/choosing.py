@@ -1,11 +1,11 @@
-"""What the steps that choose (epochs, posteriors, temperatures, priors, settings) may open of a prepared dataset.
+"""Open the splits that a step may see which chooses epochs, posteriors, temperatures, priors or settings.
 
-Nothing is selected on test images: these steps get the rows, labels and pixels of the splits named here and no others.
-Rows and labels of other splits are not in what they receive, and the store refuses their pixels.
+So that no step selects on test images, each gets rows and labels of the splits named here only, and the store refuses
+the pixels of others.
 
     validation  train on `train`, choose on `val`
-    pooled      train on `train` and `val`, choose nothing: what `refit` ends with
-    leaking     train on `train` and `val`, choose on `test`, as papers do that report their best test epoch
+    pooled      train on `train` and `val`, choose nothing: the last step of `refit`
+    leaking     train on `train` and `val`, choose on `test`, like papers that report their best test epoch
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ AFTER_TRAINING: dict[str, Role] = {"validation": "validation", "refit": "pooled"
 
 
 def trained_on(selection: str) -> tuple[str, ...]:
-    """Return the splits whose images and classes the finished weights know, by `training.selection`."""
+    """Return the splits whose images and classes the finished weights have seen, by `training.selection`."""
     return SPLITS[AFTER_TRAINING[selection]]["train"]
 
 
 def open_for_choosing(folder: str | Path, role: Role) -> dict[Use, PreparedImages]:
-    """Open the images to train on and to choose on; pixels of others raise `DataError`.
+    """Open the images to train on and to choose on; reading the pixels of others raises `DataError`.
 
     Args:
         folder: the prepared folder.

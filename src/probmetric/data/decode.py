@@ -1,4 +1,4 @@
-"""Image files to 8-bit pixels, with a decision for everything that is not plain 8-bit RGB.
+"""Decode image files to 8-bit pixels, with a decision for everything that is not plain 8-bit RGB.
 
     greyscale where colour is expected   the channel is repeated                       counted
     colour where grey is expected        ITU-R 601 luma                                counted
@@ -15,7 +15,7 @@
     palette, no finite numbers as pixels
     more than 80 million pixels          error that names the file
 
-The counts are in summary.json. There is no silent fallback: a black image never stands for an unreadable one.
+The counts are in summary.json. An unreadable image is always an error.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ if TYPE_CHECKING:
 
 MAX_PIXELS = 80_000_000
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
-NEEDED = {  # endings whose reader may be missing: format, and how to get it
+NEEDED = {  # endings whose reader may be missing -> the format and how to install the reader
     **dict.fromkeys((".jp2", ".j2k", ".j2c", ".jpf", ".jpx"), ("JPEG2000", "pip install -U pillow")),
     **dict.fromkeys((".avif", ".avifs"), ("AVIF", "pip install -U 'pillow>=11.3'")),
     **dict.fromkeys((".heic", ".heif", ".heics", ".heifs", ".hif"), ("HEIF", "pip install 'probmetric[heif]'")),
 }
-# Endings of the files that are read; which bytes a file holds decides how.
+# Endings of the files that are read; the bytes of a file, not its ending, decide how it is decoded.
 IMAGE_KINDS = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".bmp", ".gif", ".webp", ".tif", ".tiff"),
     *(".ppm", ".pgm", ".pbm", ".pnm", ".pfm", *NEEDED),
 )
-# Endings of pictures that are not read: each is an error, or left out by name, never silently.
+# Endings of pictures that are not read: such a file is an error, or it is left out and named.
 UNREAD_KINDS = (
     *(".jxl", ".psd", ".tga", ".dds", ".exr", ".hdr", ".ico", ".pcx", ".sgi", ".qoi", ".jxr", ".xcf", ".svg"),
     *(".dcm", ".nii", ".fits", ".dng", ".crw", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2", ".pef", ".srw"),
@@ -72,7 +72,7 @@ TRAILER = 2**14  # what cameras write behind the end
 
 
 class UnusableError(ValueError):
-    """What is wrong with an image that can be read."""
+    """An image can be read but not used; the message says why."""
 
 
 class Decoded(NamedTuple):
@@ -88,7 +88,7 @@ def decode_file(path: str | Path, *, mode: Mode = "RGB", shorter_side: int | Non
 
 
 def content(path: str | Path) -> bytes:
-    """Read a file; a pipe, which would be waited for, and a device, which may have no end, are errors."""
+    """Read a file; a pipe (it may never answer) or a device (it may never end) is an error."""
     with (
         refusing(f"{path} cannot be read", "the dataset is incomplete", OSError, ValueError),
         open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file,
@@ -106,10 +106,10 @@ def decode(data: bytes, name: str, *, mode: Mode = "RGB", shorter_side: int | No
         name: its name, for messages.
         mode: RGB (3 channels) or L (1 channel).
         shorter_side: reduce the shorter side to this many pixels (bilinear with antialiasing, as torchvision's
-            Resize); smaller images keep their size. None: as it is.
+            Resize); smaller images keep their size. None keeps every size.
 
     Raises:
-        DataError: the file is empty, no image, truncated or too large.
+        DataError: the file is empty, truncated, too large or not an image.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -125,7 +125,7 @@ def decode(data: bytes, name: str, *, mode: Mode = "RGB", shorter_side: int | No
 
 @contextlib.contextmanager
 def _concerning(name: str) -> Iterator[None]:
-    """Turn whatever a reader of other people's bytes stumbles over into a `DataError` that names the image."""
+    """Turn any error of an image reader into a `DataError` that names the image."""
     from PIL import Image
 
     with refusing(f"{name} is truncated or damaged", AGAIN):
@@ -140,16 +140,16 @@ def _concerning(name: str) -> Iterator[None]:
 def decoded(
     image: Image.Image, name: str = "the image", *, mode: Mode = "RGB", shorter_side: int | None = None
 ) -> Decoded:
-    """Return the pixels of an image of PIL's, with the decisions of `decode`.
+    """Return the pixels of a PIL image, with the decisions of `decode`.
 
     Args:
-        image: the image, perhaps opened from a file and not read yet.
-        name: what messages call it.
+        image: the image; it may be opened from a file and not read yet.
+        name: its name in messages.
         mode: see `decode`.
         shorter_side: see `decode`.
 
     Raises:
-        DataError: it has no area, more than `MAX_PIXELS` pixels, or was opened from a file that is damaged.
+        DataError: the image has no area or more than `MAX_PIXELS` pixels, or its file is damaged.
     """
     if not image.width * image.height:
         raise DataError(f"{name} has no area ({image.width}x{image.height} pixels); leave it out.")
@@ -163,7 +163,7 @@ def decoded(
 
 
 def unread_advice(names: Iterable[str]) -> str:
-    """Return how many pictures of which kinds are not read with what is installed, and what to do; "" for none."""
+    """Return how many pictures of each kind cannot be read with the installed packages, and what to do; "" for none."""
     lacking = (kind for kind, (form, _) in NEEDED.items() if form not in _formats())
     unread = {NAMELESS, *UNREAD_KINDS, *lacking}
     pictures = [name for name in names if Path(name).suffix.lower() in unread]
@@ -178,7 +178,7 @@ def unread_advice(names: Iterable[str]) -> str:
 
 
 def is_picture(path: Path) -> bool:
-    """Say whether a file, whatever its name, begins as an image that can be read."""
+    """Say whether the first bytes of a file, whatever its name, are those of an image that can be read."""
     from PIL import Image
 
     try:
@@ -191,9 +191,9 @@ def is_picture(path: Path) -> bool:
 
 
 def damage(path: Path) -> str:
-    """Return what is wrong with an image file as far as its first and last bytes show, "" for nothing.
+    """Return what the first and last bytes of an image file show to be wrong; "" if they are right.
 
-    Only a file that does not begin as an image, and a JPEG without an end, are decoded to make sure.
+    A file is decoded, to be sure, only if it does not begin as an image or is a JPEG without an end.
     """
     try:
         if is_picture(path):
@@ -213,7 +213,7 @@ def _too_large(name: str, what: object) -> DataError:
 
 
 def _not_read(data: bytes, name: str) -> str:
-    """Return what is wrong with bytes that no reader knows, and what to do."""
+    """Return why no reader knows these bytes, and what to do."""
     kind = Path(name).suffix.lower()
     if not data:
         return f"is empty; {AGAIN}"
@@ -226,7 +226,7 @@ def _not_read(data: bytes, name: str) -> str:
 
 @functools.cache
 def _formats() -> tuple[str, ...]:
-    """Return those of `FORMATS` that are installed; HEIF is read by a package of its own."""
+    """Return the `FORMATS` whose readers are installed; HEIF needs a package of its own."""
     from PIL import Image
 
     if importlib.util.find_spec("pillow_heif") is not None:
@@ -238,7 +238,7 @@ def _formats() -> tuple[str, ...]:
 
 
 def decode_jpeg(data: np.ndarray) -> np.ndarray | None:
-    """Return pixels (H, W, 3) uint8 of a plain RGB JPEG (L,) uint8, a third faster than PIL and equal to the bit.
+    """Return pixels (H, W, 3) uint8 of a plain RGB JPEG (L,) uint8: the bits of PIL, a third faster.
 
     None where torchvision is not installed or cannot read the data; `decode` then reads it or says what is wrong.
     """
@@ -260,16 +260,16 @@ def _has_torchvision() -> bool:
 
 
 def upright(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
-    """Return the image, read and turned as its EXIF orientation says; EXIF data that cannot be read turn nothing."""
+    """Return the image, read and turned as its EXIF orientation says; unreadable EXIF data are ignored."""
     from PIL import Image
 
     remarks: tuple[str, ...] = ()
     if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
         remarks = ("several frames: the first is used",)
-    image.load()  # after the count, which seeks: of a TIFF, loading turns the pixels and seeking reads EXIF data again
+    image.load()  # frames are counted before: after loading, which turns a TIFF, seeking reads EXIF data again
     try:
         turn = TURNS.get(image.getexif().get(ORIENTATION, 1))
-    except Exception:  # EXIF data are written by many programs, and some of it is no EXIF data
+    except Exception:  # many programs write EXIF data, and some write it wrongly
         return image, (*remarks, "EXIF data that cannot be read are ignored")
     if turn is None:
         return image, remarks
@@ -277,7 +277,7 @@ def upright(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
 
 
 def plain(image: Image.Image, mode: Mode) -> tuple[Image.Image, tuple[str, ...]]:
-    """Return the image as 8-bit RGB or L, and what had to be decided."""
+    """Return the image as 8-bit RGB or L, and the decisions taken."""
     from PIL import Image
 
     kind = image.mode
@@ -312,7 +312,7 @@ def plain(image: Image.Image, mode: Mode) -> tuple[Image.Image, tuple[str, ...]]
 
 
 def wide(values: np.ndarray) -> tuple[np.ndarray, str]:
-    """Return whole numbers of more than 8 bits (H, W) as 8 bits, and what had to be decided."""
+    """Return whole numbers of more than 8 bits (H, W) as 8 bits, and the decisions taken."""
     low, high = int(values.min()), int(values.max())
     if low < 0 or high > WIDEST:
         return stretched(values, low, high), f"whole numbers beyond 16 bits, {STRETCHED}"
@@ -329,7 +329,7 @@ def stretched(values: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 def floats(values: np.ndarray) -> tuple[np.ndarray, str]:
-    """Return floating-point values (H, W) as 8 bits, and what had to be decided."""
+    """Return floating-point values (H, W) as 8 bits, and the decisions taken."""
     numbers = np.isfinite(values)
     if not numbers.all():
         raise UnusableError(
@@ -344,7 +344,7 @@ def floats(values: np.ndarray) -> tuple[np.ndarray, str]:
 
 
 def reduced(image: Image.Image, shorter_side: int | None) -> Image.Image:
-    """Return the image with a shorter side of at most so many pixels; 0 or None leaves it as it is."""
+    """Return the image with a shorter side of at most `shorter_side` pixels; 0 or None leaves it as it is."""
     from PIL import Image
 
     width, height = image.size
@@ -358,7 +358,7 @@ def reduced(image: Image.Image, shorter_side: int | None) -> Image.Image:
 def plain_jpeg_shape(data: bytes) -> tuple[int, int, int] | None:
     """Return (H, W, 3) of a complete, upright JPEG of three 8-bit channels; None for anything else.
 
-    Read from what stands before the picture and the marker that ends the file, without decoding.
+    Only the header and the marker that ends the file are read; the picture is not decoded.
     """
     if data[:3] != JPEG or data[-1024:].rstrip(b"\0")[-2:] != END:
         return None
@@ -370,7 +370,7 @@ def plain_jpeg_shape(data: bytes) -> tuple[int, int, int] | None:
             upright = image.getexif().get(ORIENTATION, 1) == 1
             plain = image.mode == "RGB" and upright and 0 < height * width <= MAX_PIXELS
             return (height, width, 3) if plain else None
-    except Exception:  # a header that cannot be read: whoever decodes it says so
+    except Exception:  # a header that cannot be read: decoding the file will raise the error
         return None
 
 

@@ -1,16 +1,16 @@
-"""Images whose class posterior is a finite sum: templates plus Gaussian pixel noise, as stored.
+"""Make images whose class posterior is a finite sum: templates plus Gaussian pixel noise, rounded to stored pixels.
 
 A template is one letter in one face at one shift, ink (1) or paper (0) at every pixel of a square. An image is one
 with noise: pixel = round(PAPER + INK t + INK sigma n), n standard normal, cut to 0..255. Class, face, shift and the
-noise level sigma are drawn uniformly. What is stored is the pixel, so the likelihood is that of the rounded and cut
-value, P(v | t, sigma) = Phi((v + 1/2 - m) / s) - Phi((v - 1/2 - m) / s), open at 0 and 255, m = PAPER + INK t,
-s = INK sigma; nothing is approximated. With binary templates the log-likelihoods of all templates are one product:
+noise level sigma are drawn uniformly. Files hold pixels, so the likelihood is that of the rounded and cut value,
+P(v | t, sigma) = Phi((v + 1/2 - m) / s) - Phi((v - 1/2 - m) / s), open at 0 and 255, with m = PAPER + INK t and
+s = INK sigma. With binary templates one matrix product gives the log-likelihoods of all templates:
 
     log P(x | t, sigma) = sum_p log P(x_p | 0, sigma) + sum_p t_p [log P(x_p | 1, sigma) - log P(x_p | 0, sigma)]
     P(c | x) = sum_sigma sum_(t of c) P(x | t, sigma) / (same over all classes)
     P(same class | x, y) = sum_c P(c | x) P(c | y)
 
-The classes are those of the image's split: nobody asks whether a test image shows a training class.
+The sums are over the classes of the image's split only.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Templates:
 
     @classmethod
     def of(cls, characters: Sequence[str]) -> Templates:
-        """Make templates of letters, a class each, in every shift and in the first faces that have them.
+        """Make templates of letters, one class per letter, in every shift and in the first faces that have the letter.
 
         Raises:
             DataError: matplotlib, whose fonts are read, is not installed.
@@ -113,7 +113,7 @@ def drawn(templates: Templates, owner: int, sigma: float, rng: np.random.Generat
 
 
 def split_posterior(folder: str | Path, index: Ints) -> tuple[Doubles, Ints]:
-    """Return P(class | image) (n, C) of the rows `index` (n,), of one split of `letters_exact`, and labels (C,)."""
+    """Return P(class | image) (n, C) of the rows `index` (n,) in one split of `letters_exact`, and the labels (C,)."""
     columns = load_columns(folder, ["label", "split", "character"])
     same = columns["split"] == columns["split"][index[0]]
     labels, first = np.unique(columns["label"][same], return_index=True)

@@ -1,7 +1,7 @@
-"""images.bin: every image once, in manifest order; decoded by several processes, in bounded memory.
+"""Write images.bin: every image once, in manifest order; decoded by several processes, in bounded memory.
 
-Processes decode 64 images at a time into segment files beside it, the parent appends these in order; at most two
-segments per process wait. The bytes do not depend on the number of processes.
+Each process decodes 64 images at a time into a segment file beside images.bin. The parent process appends the segments
+in order; at most two segments per process wait. The bytes do not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 CHUNK = 64
-TOO_MANY = 1000  # images that cannot be read: something else is wrong
+TOO_MANY = 1000  # with so many images unreadable, something else is wrong
 
 
 class Stored(NamedTuple):
@@ -36,7 +36,7 @@ class Stored(NamedTuple):
         data: its bytes, (H, W, C) uint8 pixels or (L,) uint8 of an encoded file.
         shape: (H, W, C) of the decoded image.
         remarks: decisions taken while decoding.
-        mark: what it looks like (`data.near`), or nothing.
+        mark: its mark, by which similar images are found (`data.near`); may be empty.
     """
 
     data: np.ndarray
@@ -56,8 +56,8 @@ class Placed(NamedTuple):
         columns: manifest columns sha256, offset, height, width, channels (N,), and length where images are encoded.
         notes: remarks for summary.json.
         sha256: of images.bin.
-        marks: what the images look like (N, 32) uint8; zeros where nobody looked.
-        unreadable: row -> what is wrong with it; these images are not stored.
+        marks: marks of the images (N, 32) uint8, see `data.near`; zeros where none was computed.
+        unreadable: row -> what is wrong with the image; such images are not stored.
     """
 
     columns: dict[str, np.ndarray]
@@ -100,7 +100,7 @@ def write_images(path: Path, read: ImageOf, names: np.ndarray, *, workers: int =
         read: row -> image; picklable if `workers` > 1.
         names: path of every image (N,), for messages.
         workers: processes that decode.
-        title: shown by a progress bar; "" for none.
+        title: title of the progress bar; "" shows no bar.
     """
     whole, done = hashlib.sha256(), 0
     columns = {str(name): np.zeros(len(names), dtype=ENTRY[name]) for name in ENTRY.names or ()}
@@ -135,7 +135,7 @@ def write_images(path: Path, read: ImageOf, names: np.ndarray, *, workers: int =
 
 
 def progress_bar(title: str, shown: bool, **options: Any) -> tqdm[Any]:
-    """Make a progress bar on standard error; in a log file, a line every half minute for what takes longer."""
+    """Make a progress bar on standard error; in a log file it prints a line every half minute."""
     from tqdm import tqdm
 
     quiet: dict[str, Any] = {} if sys.stderr.isatty() else {"mininterval": 30, "delay": 30, "ascii": True}
@@ -143,7 +143,7 @@ def progress_bar(title: str, shown: bool, **options: Any) -> tqdm[Any]:
 
 
 def _segments(folder: Path, read: ImageOf, names: np.ndarray, workers: int) -> Iterator[tuple[Path, _Segment]]:
-    """Yield segment files in order, with what is known of their images."""
+    """Yield segment files in order, each with the facts about its images."""
     starts = range(0, len(names), CHUNK)
     jobs = ((folder / f"segment-{start}.bin", range(start, min(start + CHUNK, len(names)))) for start in starts)
     if workers == 1 or len(starts) < 2:
@@ -168,7 +168,7 @@ def _segments(folder: Path, read: ImageOf, names: np.ndarray, workers: int) -> I
 
 
 def _portion(read: ImageOf, rows: range, names: np.ndarray) -> tuple[ImageOf, range, np.ndarray]:
-    """Return what a process needs to read `rows`: not the paths of all images."""
+    """Return a reader of `rows` alone, so that a process need not receive the paths of all images."""
     part: Callable[[range], ImageOf] | None = getattr(read, "part", None)
     names = names[rows.start : rows.stop]
     return (part(rows), range(len(rows)), names) if part else (read, rows, names)

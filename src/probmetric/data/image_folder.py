@@ -1,16 +1,16 @@
-"""The one reader of folders with pictures: which images there are, of which class, in which split.
+"""Read folders with pictures: which images there are, and the class and split of each.
 
     photos/mug/001.jpg  photos/vase/...                  a folder per class; images may lie in further folders below
     photos/train/mug/001.jpg  photos/test/vase/...       folders per split, also `Training Data`, `val_images`,
                                                          `shop_train`, `test2017`, `bounding_box_test`
     photos/mug/train/001.jpg  photos/mug/test/...        folders per split in every class folder
 
-All of it may lie in a single folder more: photos/data/mug/001.jpg. Without a test folder, val/ is the test split, as
-of ImageNet; query/ and gallery/ (or test/ beside query/) are test images of two roles. Hidden
-folders and files (`.ipynb_checkpoints`, `.git`), and what servers and archives leave behind (`@eaDir`, `__MACOSX`), are
-none of the images. A class name in another Unicode form (NFC, NFD) is the same class. Pictures of kinds that are not
-read (`decode.unread_advice`), and those whose name has no ending, are listed like the others. Links that lead out of it
-are listed apart, unless there is nothing else: folders of links are what DVC, git-annex and datalad make.
+All of it may lie in one more folder: photos/data/mug/001.jpg. Without a test folder, val/ is the test split, as
+in ImageNet. query/ and gallery/ (or test/ beside query/) hold test images of two roles. Hidden folders and files
+(`.ipynb_checkpoints`, `.git`) and those that servers and archives leave behind (`@eaDir`, `__MACOSX`) are ignored.
+Class names that differ only in Unicode form (NFC, NFD) are one class. Pictures of kinds that are not read
+(`decode.unread_advice`) and pictures whose name has no ending are listed like the others. Links that lead out of the
+folder are listed apart; a folder of such links alone, as DVC, git-annex and datalad make, is read.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ImageFolder:
         images: its pictures, by path.
         links_out: paths of links that lead out of it, or nowhere, and are not followed.
         notes: decisions taken while reading.
-        unread: what to do about pictures of classes of kinds that are not read; "" where there are none.
+        unread: what to do about the pictures in class folders that cannot be read, by kind; "" where there are none.
     """
 
     root: Path
@@ -106,7 +106,7 @@ def read_image_folder(place: str | Path, *, follow_links: bool = False) -> Image
 
 
 def _images(root: Path, paths: list[str], notes: list[str]) -> list[FolderImage]:
-    """Return the pictures with what the folders above them say; folders of splits lie above those of classes, or below.
+    """Return the pictures with class and split, read from the folders above them; splits lie above or below classes.
 
     Raises:
         DataError: folders of splits lie beside others, or hold no folders of classes.
@@ -157,13 +157,13 @@ def _folders(parts: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _splits(where: Path, folders: Sequence[str], notes: list[str]) -> dict[str, str]:
-    """Return folder -> split, empty where folders are classes: a class of trains lies beside other classes.
+    """Return folder -> split; empty where the folders are classes (a class `train` may lie beside other classes).
 
-    Folders are splits where they name two of them, and nothing else, or one is train, or they are query and gallery;
-    what they are called beside the split (`shop_train`, `shop_test`) is the same for all.
+    Folders are splits where they name two splits and nothing else, or one is train, or they are query and gallery.
+    The rest of the name (`shop_` of `shop_train`, `shop_test`) must be the same for all.
 
     Raises:
-        DataError: there are other folders beside them, or two for one split.
+        DataError: there are other folders beside the splits, or two folders for one split.
     """
     words: dict[tuple[str, ...], dict[str, str]] = {}
     for name in folders:
@@ -214,7 +214,7 @@ def _walked(root: Path, follow: bool) -> tuple[list[str], list[str]]:
                 links_out.append(path)
             else:
                 target, seen = link.resolve(), (*above, link.parent.resolve())
-                if not any(place.is_relative_to(target) for place in seen):  # back to where we come from: without end
+                if not any(place.is_relative_to(target) for place in seen):  # a folder above: would never end
                     waiting.append((path, seen))
     return paths, links_out
 
@@ -242,7 +242,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _inside(link: Path, root: Path) -> bool:
-    """Say whether what a link leads to is there and lies below `root`."""
+    """Say whether the target of a link exists and lies below `root`."""
     try:
         return link.resolve(strict=True).is_relative_to(root)
     except (OSError, RuntimeError):  # links in a circle, or to nothing

@@ -1,6 +1,6 @@
-"""Images in order, whatever they lie in, and how an encoder reads them.
+"""Read images in order, wherever they are stored, as an encoder's input.
 
-    ImageSource    labels, length, `load(rows)`: what everything that reads images asks for
+    ImageSource    labels, length, `load(rows)`: the interface that all code reading images uses
     PreparedImages rows of a prepared folder           `data.loose.LooseImages`  a dataset of one's own, files, arrays
     Eye            pixels -> input of an encoder
     batches        ImageSource + Eye -> batches, loaded ahead by threads
@@ -12,8 +12,8 @@ Images of one dataset may be read by an encoder trained on another (OOD sets dif
     another size                      photographs: the encoder's own evaluation view, which ends at its size;
                                       small images: shorter side resized (bilinear, antialiased), central crop
 
-This is what preparing the dataset for that encoder would have given, up to rounding. It can make a set easier to tell
-apart (enlarged images are smooth): results name the sets they used.
+Preparing the dataset for that encoder would give the same, up to rounding. Conversion can make an OOD set easier to
+recognise (enlarged images are smooth), so results name the sets they used.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ImageSource(Protocol):
 
     @property
     def index(self) -> np.ndarray:
-        """Number of every image where it comes from (N,): random draws are addressed by it, messages name it."""
+        """Number of every image in its dataset (N,), which seeds random draws and appears in messages."""
         ...
 
     def __len__(self) -> int: ...
@@ -74,7 +74,7 @@ class PreparedImages:
         store: the pixels.
         index: manifest rows (N,).
         labels: manifest labels (N,).
-        digest: SHA-256 that names the dataset; "" where nobody asks.
+        digest: SHA-256 that names the dataset; "" where it is not needed.
     """
 
     store: ImageStore
@@ -84,7 +84,7 @@ class PreparedImages:
 
     @classmethod
     def of_split(cls, folder: str | Path, split: str) -> PreparedImages:
-        """Open `split` (train, val or test) of `folder`, after checking that its files are the ones prepared."""
+        """Check that the files of `folder` are the prepared ones, and open its `split` (train, val or test)."""
         verify_digest(folder)
         columns = load_columns(folder, ["label", "split"])
         rows = np.flatnonzero(columns["split"] == split)
@@ -105,7 +105,7 @@ class Eye:
     Attributes:
         view: evaluation view of the dataset the encoder was trained on.
         shape: channels C and side S of the encoder's input; other images are converted.
-        shorter_side: to which images that were not prepared are reduced first, as preparation did; 0: not.
+        shorter_side: images that were not prepared are first reduced to this, as preparation did; 0: not reduced.
     """
 
     view: View
@@ -114,7 +114,7 @@ class Eye:
 
     @property
     def tensor(self) -> tuple[int, ...]:
-        """Shape of an input that is taken as it is; () where inputs are images."""
+        """Shape of an input that is a tensor and is not converted; () where inputs are images."""
         return self.view.shape if isinstance(self.view, RawTensors) else ()
 
     @property
@@ -158,12 +158,12 @@ def batches(
     """Yield the images as an encoder's input (B, C, S, S) float32, loaded ahead by threads.
 
     Args:
-        source: the images; none of them are one empty batch.
+        source: the images; a source without images gives one empty batch.
         eye: how the encoder sees them.
         device: where the batches go.
         size: B.
         first: number of the first batch.
-        step: every so many batches are read: processes share a source.
+        step: only every `step`-th batch is read, so that processes can share a source.
     """
     device = torch.device(device)
     numbers = np.arange(len(source))
@@ -182,7 +182,7 @@ def batches(
 def readable_batches(
     source: ImageSource, eye: Eye, device: torch.device | str, problems: dict[int, DataError]
 ) -> Iterator[Tensor]:
-    """Yield the images that can be read, as `batches`; what is wrong with the others goes into `problems`, by row."""
+    """Yield the readable images like `batches`; the reason why another cannot be read goes into `problems`, by row."""
     device = torch.device(device)
 
     def load(row: int) -> Tensor | DataError:
@@ -202,13 +202,13 @@ def readable_batches(
 
 
 def loading_threads(device: torch.device) -> int:
-    """Count the threads that load: all the job has beside a CUDA device, a few where they share the processor."""
+    """Return the number of loading threads: all of the job's with a CUDA device, a few where the CPU computes."""
     spare = torch.get_num_threads() if device.type == "cuda" else 1
     return max(min(workers_available(), AHEAD), spare)
 
 
 def ahead_of(load: Callable[[T], R], items: Sequence[T], threads: int, device: torch.device) -> Iterator[R]:
-    """Yield `map(load, items)` in order, computed a few items ahead by `threads` threads; 0 computes when needed.
+    """Yield `map(load, items)` in order; `threads` threads compute a few items ahead, 0 threads none.
 
     Each thread makes the CUDA `device` its current one: pinning memory elsewhere would open a context on device 0.
     """

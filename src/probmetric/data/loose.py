@@ -1,8 +1,8 @@
-"""Images in any form as an `ImageSource`: files, folders, PIL's, arrays, tensors, datasets of one's own.
+"""Read images in any form as an `ImageSource`: files, folders, PIL images, arrays, tensors, your own datasets.
 
-A path, bytes of a file, an image of PIL's, an array (H, W) or (H, W, C), a tensor (C, H, W): all are decoded with the
-decisions of preparation (`data.decode`), so that a picture has one embedding however it is handed over. Items of a
-`torch.utils.data.Dataset` are images, or (image, label).
+An image is a path, the bytes of a file, a PIL image, an array (H, W) or (H, W, C), or a tensor (C, H, W). All are
+decoded as in preparation (`data.decode`), so that a picture has the same embedding in every form.
+Items of a `torch.utils.data.Dataset` are images, or (image, label).
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class LooseImages:
 
     Attributes:
         images: the images (N).
-        paths: what each is called (N).
+        paths: name of each (N).
         class_names: class of each (N), "" where none is known.
-        splits: of each (N), where they have one.
-        eye: how the encoder that reads them sees an image; without it nothing can be loaded.
-        classes: names that labels number, sorted; () for those of the images.
+        splits: split of each (N), where the images have one.
+        eye: how the encoder that reads them sees an image; `load` needs it.
+        classes: sorted class names, which labels number; () takes the names of the images' classes.
     """
 
     images: Sequence[Any]
@@ -74,7 +74,7 @@ class LooseImages:
         """Return pixels of the images at the positions `rows` (B,) one by one, or tensors as inputs (B, ...).
 
         Raises:
-            DataError: an image that cannot be read, or a tensor of another shape or of no finite numbers.
+            DataError: an image cannot be read, or a tensor has another shape or numbers that are not finite.
         """
         if self.eye is None:
             raise DataError("no encoder reads these images yet: they need an `eye`.")
@@ -110,7 +110,7 @@ class _Lazy(Sequence[Any]):
         return self._read(index)
 
 
-# ---- what is handed over -----------------------------------------------------------------------------------------
+# ---- input of the caller -----------------------------------------------------------------------------------------
 
 
 def loose_images(
@@ -125,7 +125,8 @@ def loose_images(
         class_names: their classes, names or whole numbers; by default names of folders, or the labels of a dataset.
 
     Raises:
-        DataError: not one name or class per image, or a name twice, or a class of another kind.
+        DataError: the number of names or classes is not that of the images, a name occurs twice, or a class is neither
+            a name nor a whole number.
     """
     source = _source(images)
     names = [_class_name(name, ()) for name in (source.class_names if class_names is None else class_names)]
@@ -155,9 +156,9 @@ def _source(images: Any) -> LooseImages:
 
 
 def in_folders(places: Sequence[Path], *, follow_links: bool = False) -> LooseImages:
-    """Return files, and files of folders, whose class is the folder below the one named, or below that of a split.
+    """Return the files at `places` and in their folders; the class is the folder below a place or a split folder.
 
-    Unless they are followed, links that lead out of a folder, or nowhere, are left out with a warning.
+    Links that lead out of a folder, or nowhere, are left out with a warning, unless they are to be followed.
 
     Raises:
         DataError: there is no such place, or a folder holds no image.
@@ -185,7 +186,7 @@ def in_folders(places: Sequence[Path], *, follow_links: bool = False) -> LooseIm
 
 
 def _warn_of_contradictions(images: Sequence[Any], class_names: Sequence[str]) -> None:
-    """Warn where one file, by links or another spelling of its path, is listed under two classes."""
+    """Warn where one file is listed under two classes, through links or another spelling of its path."""
     first: dict[str, str] = {}
     again = []
     for image, name in zip(images, class_names, strict=False):
@@ -199,12 +200,12 @@ def _warn_of_contradictions(images: Sequence[Any], class_names: Sequence[str]) -
 
 
 def _storable(name: str) -> str:
-    """Return a name that can be stored: what is no UTF-8 in a file's name is written as an escape."""
+    """Return a name that can be stored: bytes of a file's name that are not UTF-8 are written as escapes."""
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def prepared_images(folder: Path, splits: Sequence[str] = ()) -> LooseImages:
-    """Return the images of a prepared dataset, those of `splits` or all."""
+    """Return the images of a prepared dataset: those of `splits`, or all."""
     verify_digest(folder)
     columns = load_columns(folder, ["path", "class_name", "split"])
     rows = np.flatnonzero(np.isin(columns["split"], list(splits))) if splits else np.arange(len(columns["path"]))
@@ -217,7 +218,7 @@ def prepared_images(folder: Path, splits: Sequence[str] = ()) -> LooseImages:
 
 
 def sequence_of(images: Any, ndim: int = 3) -> Sequence[Any]:
-    """Return a sequence of images; one image, an array of numbers of at most `ndim` axes, is a sequence of one."""
+    """Return a sequence of images; one image, or numbers of at most `ndim` axes, becomes a sequence of one."""
     if getattr(getattr(images, "dtype", None), "kind", "") in ("O", "U"):  # paths, or images of any kind
         images = images.tolist()
     single = isinstance(images, str | bytes | Path) or isinstance(getattr(images, "mode", None), str)
@@ -232,7 +233,7 @@ def sequence_of(images: Any, ndim: int = 3) -> Sequence[Any]:
 
 
 def named(image: Any, number: int) -> str:
-    """Return what an image is called in answers and messages: its path, else its number."""
+    """Return the name of an image in answers and messages: its path, else its number."""
     return os.fspath(image) if isinstance(image, str | os.PathLike) else f"image {number}"
 
 
@@ -258,11 +259,11 @@ def image_of(item: Any) -> Any:
 def item_classes(dataset: Any, rows: Sequence[int] | None = None) -> list[str]:
     """Return the class of every item, or of those at `rows`, as text; "" for a dataset of images alone.
 
-    A label is that of the item, which is read for it; datasets of PyTorch and torchvision list theirs. Where the
-    dataset that makes the labels has `classes`, they are the names.
+    Each item is read to get its label, except in datasets of PyTorch and torchvision, which list their labels. Names
+    are the `classes` of the dataset that makes the labels, where it has that attribute.
 
     Raises:
-        DataError: a label that is neither a whole number nor a name.
+        DataError: a label is neither a whole number nor a name.
     """
     from torch.utils.data import ConcatDataset, Subset
 
@@ -278,7 +279,7 @@ def item_classes(dataset: Any, rows: Sequence[int] | None = None) -> list[str]:
             labels = list(pool.map(lambda row: _label_of(dataset[row]), rows))
     else:
         labels = [labels[row] for row in rows]
-    classes = inspect.getattr_static(dataset, "classes", ())  # those of an inner dataset may name other labels
+    classes = inspect.getattr_static(dataset, "classes", ())  # `classes` of an inner dataset may name other labels
     named_as = classes if isinstance(classes, list | tuple) and _keeps_labels(dataset) else ()
     return ["" if label is None else _class_name(label, named_as) for label in labels]
 
@@ -299,7 +300,7 @@ def _classes_of_parts(parts: Sequence[Any], rows: np.ndarray) -> list[str]:
 
 
 def _listed_labels(dataset: Any) -> Any:
-    """Return the labels that a dataset of PyTorch's or torchvision's lists; None where only its items tell."""
+    """Return the labels that a dataset of PyTorch or torchvision lists; None where only its items hold them."""
     from torch.utils.data import TensorDataset
 
     reads = type(dataset).__getitem__
@@ -311,7 +312,7 @@ def _listed_labels(dataset: Any) -> Any:
         or not len(dataset)
     ):
         return None
-    files = getattr(dataset, "samples", getattr(dataset, "imgs", None))  # items are made from these, not from `targets`
+    files = getattr(dataset, "samples", getattr(dataset, "imgs", None))  # labels of items are these, not `targets`
     listed = [file[1] for file in files] if files else getattr(dataset, "targets", getattr(dataset, "labels", 0.0))
     labels = np.asarray(listed)
     if labels.dtype.kind not in "iu" or labels.shape != (len(dataset),):
@@ -349,13 +350,13 @@ def pixels_of(image: Any, mode: Mode, shorter_side: int | None = None) -> np.nda
     """Return pixels (H, W, C) uint8 of one image in any form.
 
     Args:
-        image: a path, the bytes of an image file, an image of PIL's, an array (H, W) or (H, W, C), a tensor (C, H, W).
+        image: a path, the bytes of an image file, a PIL image, an array (H, W) or (H, W, C), or a tensor (C, H, W).
             Numbers are 0 to 255 in uint8, or 0 to 1 in floating point.
         mode: RGB (C = 3) or L (C = 1).
         shorter_side: reduce the shorter side to this.
 
     Raises:
-        DataError: it is none of these, or damaged.
+        DataError: the image has none of these forms, or is damaged.
     """
     if isinstance(image, str | os.PathLike):
         return decode_file(Path(image), mode=mode, shorter_side=shorter_side).pixels
@@ -390,7 +391,7 @@ def _bytes_of(image: Any) -> np.ndarray:
 
 
 def _tensor(image: Any, expected: tuple[int, ...]) -> Tensor:
-    """Return an input of the shape the model was trained with, as float32 on the CPU."""
+    """Return a tensor as float32 on the CPU; it must have the input shape that the model was trained with."""
     import torch
 
     shape = tuple(getattr(image, "shape", ()))
@@ -401,12 +402,12 @@ def _tensor(image: Any, expected: tuple[int, ...]) -> Tensor:
 
 
 def problem_list(problems: Sequence[tuple[str, str]], total: int, advice: str) -> DataError:
-    """Make one error of all images that cannot be used: (name, reason) of each of them, of `total`."""
+    """Make one error for all images that cannot be used: (name, reason) of each, out of `total` images."""
     head = f"{len(problems)} of {total} images cannot be used; {advice}."
     return listed_problems(head, [f"{name}: {reason}" for name, reason in problems])
 
 
 def named_problems(images: Sequence[Any], unreadable: Mapping[int, DataError]) -> list[tuple[str, str]]:
-    """Return name and reason of each image that cannot be read, without what to do about a whole dataset."""
+    """Return name and reason of each image that cannot be read, without the advice for a whole dataset."""
     names = {row: named(images[row], row) for row in unreadable}
     return [(name, str(unreadable[row]).removeprefix(f"{name} ").partition("; ")[0]) for row, name in names.items()]

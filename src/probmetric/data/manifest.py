@@ -1,6 +1,6 @@
-"""The files of a prepared folder beside its images.
+"""Read and write the files of a prepared folder other than its images.
 
-manifest.parquet   one row per image; written with pyarrow alone, so that its bytes depend on nothing else
+manifest.parquet   one row per image; its bytes depend on pyarrow alone
 summary.json       counts, options, notes
 digest             `sha256sum` lines of manifest and images, so `sha256sum -c digest` checks it too
 """
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-# The version of what preparation writes, part of every DVC stage that prepares data. Raise it with every change that
-# gives other bytes for the same archives and options (labels, splits, pixels, columns, noise): DVC then prepares again.
-# tests/data holds fingerprints that fail when bytes change.
+# The version of the format that preparation writes; every DVC stage that prepares data contains it. Raise it with each
+# change that gives other bytes for the same archives and options (labels, splits, pixels, columns, noise): DVC then
+# prepares again. tests/data holds fingerprints that fail when bytes change.
 FORMAT = 2
 MANIFEST, IMAGES, SUMMARY, DIGEST = "manifest.parquet", "images.bin", "summary.json", "digest"
 SPLITS = ("train", "val", "test")
@@ -42,21 +42,21 @@ TYPES: dict[str, str] = {
 }
 GROUP = 2**17
 QUICK_LIMIT = 64 * 2**20
-SHOWN = 50  # problems of one error
+SHOWN = 50  # problems that one error lists
 _KEY = b"probmetric"
 
 
 class DataError(FileError):
-    """A dataset, an archive or a prepared folder is not as it must be; the message names file and fix."""
+    """A dataset, an archive or a prepared folder is wrong; the message names the file and the fix."""
 
 
 class OptionError(ProbMetricError, ValueError):
-    """An option is not allowed; the message states the value and what is."""
+    """An option has a value that is not allowed; the message states it and the allowed ones."""
 
 
 @contextlib.contextmanager
 def refusing(what: str, fix: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Raise errors of `kinds`, by default whatever a reader of bytes stumbles over, as `what` (why); `fix`."""
+    """Turn errors of `kinds` (by default those that readers of bytes raise) into one that says `what` (why); `fix`."""
     errors = kinds or (Exception,)
     try:
         yield
@@ -67,18 +67,18 @@ def refusing(what: str, fix: str, *kinds: type[Exception]) -> Iterator[None]:
 
 
 def listed_problems(head: str, problems: Sequence[str]) -> DataError:
-    """Make one error of all `problems`, a line for each."""
+    """Make one error that lists all `problems`, a line for each."""
     more = [f"  and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
     return DataError("\n".join([head, *(f"  {problem}" for problem in problems[:SHOWN]), *more]))
 
 
 def is_utf8(name: str) -> bool:
-    """Say whether a name can be stored: it holds no bytes smuggled in from a file name that is not UTF-8."""
+    """Say whether a name can be stored: all bytes of the file name it comes from are UTF-8."""
     return name.isascii() or not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def rebuild_advice(folder: Path) -> str:
-    """Say how to get a sound prepared folder back."""
+    """Return the advice how to repair a prepared folder."""
     name = folder.resolve().name
     return f"restore it with `dvc checkout`, or delete the folder and rebuild it with `probmetric data ensure {name}`"
 
@@ -143,7 +143,7 @@ def read_summary(folder: str | Path, fix: str = "delete it and prepare the datas
     """Read the summary of a prepared dataset: protocol, numbers of images and classes, options of its source.
 
     Raises:
-        FileError: it is missing or damaged; the message says to `fix` it.
+        FileError: the summary is missing or damaged; the message ends with `fix`.
     """
     path = Path(folder) / SUMMARY
     summary = read_json(path, fix)
@@ -159,8 +159,8 @@ def read_table(
 
     Args:
         folder: the prepared folder.
-        columns: columns to read, all by default.
-        optional: columns that are read too if the manifest has them.
+        columns: columns to read; by default all.
+        optional: further columns, read if the manifest has them.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -185,7 +185,7 @@ def read_table(
 
 
 def values_of(table: pa.Table, name: str) -> np.ndarray:
-    """Return column `name` as an array (N,), made without `to_numpy` and its like, which import pandas."""
+    """Return column `name` as an array (N,), without `to_numpy` and similar methods, which import pandas."""
     import pyarrow as pa
 
     column = table.column(name).combine_chunks()
@@ -207,7 +207,7 @@ def load_columns(folder: str | Path, columns: Sequence[str]) -> dict[str, np.nda
 
 
 def load_metadata(folder: str | Path) -> dict[str, Any]:
-    """Return facts stored in the manifest's header: `dataset`, `protocol`, `images`, for noisy labels the noise."""
+    """Return the facts in the manifest's header: `dataset`, `protocol`, `images` and, for noisy labels, the noise."""
     return read_table(folder, ["index"])[1]
 
 
@@ -263,8 +263,8 @@ def verify_digest(folder: str | Path, *, quick: bool = True) -> None:
 
     Args:
         folder: the prepared folder.
-        quick: hash the manifest, and the pixels only up to 64 MiB; larger files are checked by size, which is what
-            a training step can afford. False hashes everything.
+        quick: hash the manifest and images.bin of at most 64 MiB; check a larger images.bin by size only, which is fast
+            enough for a training step. False hashes everything.
 
     Raises:
         DataError: a file is missing, truncated or changed; names the file and the fix.

@@ -1,9 +1,9 @@
-"""Images that look the same: copies at another size, saved again, slightly brighter.
+"""Find images that look the same: copies at another size, saved again, or slightly brighter.
 
-An image's mark says for 16 x 16 places whether it gets brighter to the right (Krawetz's difference hash): 256 bits. Two
-images look the same if their marks differ in at most `DIFFERENT` of them. They are found by the 32-bit pieces of
-the marks, of which at least one must then be equal. Images with hardly any structure have no mark, and pieces that very
-many images share (empty margins) lead nowhere; the other pieces do.
+The mark of an image has 256 bits: each says for one of 16 x 16 places whether the image gets brighter to the right
+(Krawetz's difference hash). Two images look the same if their marks differ in at most `DIFFERENT` bits. At least one
+32-bit piece of the two marks is then equal, so candidates are found by equal pieces. Images with hardly any structure
+have no mark. Pieces that very many images share (empty margins) are not used.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def mark_of(pixels: np.ndarray) -> bytes:
 
 
 def alike(marks: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Return the number (N,) of the set of images that are or look the same each one belongs to.
+    """Return a number (N,) for each image; images that are the same or look the same have one number.
 
-    Being alike is handed on: if a looks like b and b like c, all three have one number.
+    If a looks like b, and b like c, all three have one number.
 
     Args:
-        marks: of the images (N, 32) uint8; zeros where there is none.
-        keys: what equal images share (N,).
+        marks: marks of the images (N, 32) uint8; zeros where there is none.
+        keys: key of each image (N,); equal images have equal keys.
     """
     order = np.argsort(keys, kind="stable")
     equal = keys[order[1:]] == keys[order[:-1]]
@@ -44,7 +44,7 @@ def alike(marks: np.ndarray, keys: np.ndarray) -> np.ndarray:
     whole = np.ascontiguousarray(marks[marked]).view(f"S{marks.shape[1]}").reshape(-1)
     _, first, same = np.unique(whole, return_index=True, return_inverse=True)
     pairs.append(np.stack([marked[first][same], marked], axis=1))
-    marked = marked[first]  # of equal marks one is compared: any number may be equal
+    marked = marked[first]  # only one of several equal marks is compared: there may be very many
     for piece in range(PIECES):
         parts = np.ascontiguousarray(marks[marked, 4 * piece : 4 * piece + 4]).view(np.uint32).reshape(-1)
         order = np.argsort(parts, kind="stable")

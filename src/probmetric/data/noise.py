@@ -1,9 +1,9 @@
-"""Label noise: a share of the training labels is replaced, reproducibly, and the original is kept.
+"""Add label noise: replace a share of the training labels, reproducibly; the original labels are kept.
 
 Uniform noise replaces a label by another training class, each equally likely. Class-dependent noise (`nearest`)
 replaces it by one of the classes that look most alike (smallest distance between the classes' mean images, or mean
-vectors), which is how people mislabel. Exactly round(rate * N) labels change, so the realised rate is the rate asked
-for, to within one image. Validation and test labels never change.
+vectors), as people do by mistake. Exactly round(rate * N) labels change, so the realised rate differs from `rate` by
+less than one image. Validation and test labels never change.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def inject_label_noise(
         rate: share of the training labels to change, in [0, 1).
         seed: seed of the choice; the same seed changes the same images.
         kind: `uniform` over the other training classes, or `nearest`: one of the classes in `neighbours`.
-        neighbours: for `nearest`: (C_train, K) labels, the row of the i-th smallest training label lists the
-            labels it may be taken for.
+        neighbours: for `nearest`: (C_train, K) labels; row i lists the labels that may replace the i-th smallest
+            training label.
 
     Returns:
         The new labels (N,).
@@ -104,9 +104,9 @@ def add_noise(
 
 
 def nearest_classes(prepared_folder: str | Path) -> np.ndarray:
-    """Return training classes that look most alike: by Euclidean distance of the classes' mean 16x16 grey images.
+    """Return the most similar training classes of each, by Euclidean distance of the classes' mean 16x16 grey images.
 
-    Of `source: embeddings`, by that of the classes' mean vectors.
+    For `source: embeddings` the distance is that of the classes' mean vectors.
 
     Returns:
         Labels (C_train, K), nearest first, K = min(NEIGHBOURS, C_train - 1).
@@ -126,7 +126,7 @@ def nearest_classes(prepared_folder: str | Path) -> np.ndarray:
 
 
 def _vector(pixels: np.ndarray) -> np.ndarray:
-    """Return the vector (D,) that is stored as the bytes of an image (H, W, C), with its padding of zeros."""
+    """Return the vector (D,), with its padding of zeros, that is stored as the bytes of an image (H, W, C)."""
     stored = pixels.reshape(-1)
     return stored[: len(stored) // 4 * 4].view("<f4").astype(np.float64)
 

@@ -1,7 +1,7 @@
-"""Place recognition: which database images show the place of a query.
+"""Decide for place recognition which database images show the place of a query.
 
-By distance on the ground where manifests say where images were taken (`COLUMNS`), else by frames of a walk (`WALKS`):
-frames of one walk at most `FRAMES` apart show one place.
+Where the manifest holds positions (`COLUMNS`), the distance on the ground decides. Otherwise the frames of a walk
+(`WALKS`) decide: frames of one walk at most `FRAMES` apart show one place.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ TRAIN_RADIUS, RADIUS, FRAMES = 10.0, 25.0, 3
 
 
 def located(columns: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], float] | None:
-    """Return the columns `COLUMNS` of a manifest's (N,) and the radius within which an image answers; None without.
+    """Return the columns `COLUMNS` (N,) and the radius within which an image is a right answer; None without positions.
 
-    Frames of a walk lie on a line, a unit apart, each walk in a city of its own.
+    Frames of a walk are placed on a line, one unit apart, each walk in a city of its own.
     """
     if set(COLUMNS) <= columns.keys():
         return {name: columns[name] for name in COLUMNS}, RADIUS
@@ -46,11 +46,11 @@ def positives(
     """Return queries, database and which of the database matches each query.
 
     Args:
-        columns: manifest columns city, easting, northing and role of the images considered (N,).
+        columns: manifest columns city, easting, northing and role of the images (N,).
         radius: metres; an image at exactly this distance matches.
 
     Returns:
-        (query rows (Q,), database rows (D,), for each query the matching positions in the database rows): places of
+        (query rows (Q,), database rows (D,), for each query the matching positions in the database rows). Images of
         different cities never match.
     """
     role, city = columns["role"], columns["city"]
@@ -68,7 +68,7 @@ def positives(
 
 
 def subtask(columns: dict[str, np.ndarray], name: Subtask) -> np.ndarray:
-    """Return the mask (N,) of the images of a subtask: `day_to_night` asks with day images and finds night images."""
+    """Return the mask (N,) of the images of a subtask; `day_to_night` has day queries and a night database."""
     if name == "all":
         return np.ones(len(columns["role"]), dtype=bool)
     night, query = columns["night"].astype(bool), columns["role"] == "query"

@@ -1,4 +1,4 @@
-"""From a dataset source to a prepared folder, which appears whole or not at all."""
+"""Prepare a dataset: turn its source into a prepared folder, which appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def prepare_dataset(
         The prepared folder.
 
     Raises:
-        FileError: `output_folder` overlaps `raw`, or holds files that are none of a prepared dataset.
+        FileError: `output_folder` overlaps `raw`, or holds files that do not belong to a prepared dataset.
         DataError: files are missing or damaged.
     """
     source = REGISTRY.create(name, **options)
@@ -92,13 +92,13 @@ def prepare_dataset(
 
 
 def plugin_code(name: str) -> dict[str, str]:
-    """Return module -> digest of the code of source `name` where it is a user's own; ours has `manifest.FORMAT`."""
+    """Return module -> digest of the code of source `name` if it is a plugin; ours has `manifest.FORMAT`."""
     module = REGISTRY.module(name)
     return {} if is_own(module) or source_file(module) is None else module_digests(module)
 
 
 def _store(folder: Path, table: Table, files: RawFiles, request: dict[str, Any], workers: int | None) -> None:
-    """Write the images of `table` and what is known of them into `folder`; its columns are taken out of it."""
+    """Write the images of `table` and their facts into `folder`; the columns are removed from `table`."""
     names = table.columns["path"]
     title = f"prepare {files.name}" if files.progress else ""
     workers = workers or (workers_available() if len(names) >= WORTH_PROCESSES else 1)
@@ -162,27 +162,27 @@ def _readable(table: Table, placed: Placed) -> tuple[np.ndarray, list[str]]:
 def repeated(
     columns: dict[str, np.ndarray], marks: np.ndarray, readable: np.ndarray, protocol: Protocol = "open_set"
 ) -> tuple[np.ndarray, list[str]]:
-    """Say which images stay: of one that occurs in two splits the test copy, then the validation copy.
+    """Say which images stay: of copies in several splits those in the test split, else those in the validation split.
 
-    Copies within one split stay, and are counted. The bytes remain in images.bin; only the rows go. In a `closed_set` a
-    class goes with the last of its training images: nothing could know it.
+    Copies within one split stay, and are counted. Rows are removed; the bytes remain in images.bin. In a `closed_set` a
+    class without a training image left is removed, because no model could learn it.
 
     Args:
         columns: columns of the manifest (N,).
-        marks: what the images look like (N, 32), see `data.near`; zeros where nobody looked.
-        readable: mask (N,) of those that are images at all.
+        marks: marks of the images (N, 32), see `data.near`; zeros where none was computed.
+        readable: mask (N,) of the images that can be read.
         protocol: whether the test classes are the training classes.
 
     Returns:
         (mask (N,), notes): the notes name the images left out.
 
     Raises:
-        DataError: nothing of a split stays.
+        DataError: a split loses all its images.
     """
     rank = np.zeros(len(columns["split"]), dtype=np.int8)
     for number, name in enumerate(SPLITS):
         rank[columns["split"] == name] = number
-    halves = columns["sha256"].astype("V16")  # 128 bits tell images apart
+    halves = columns["sha256"].astype("V16")  # 128 bits are enough to tell images apart
     equal = np.unique(halves.view("S16"), return_inverse=True)[1]
     same = alike(marks, equal) if marks.any() else equal
     notes = _contradictions(columns, equal, readable)
@@ -214,7 +214,7 @@ def repeated(
 
 
 def _contradictions(columns: dict[str, np.ndarray], equal: np.ndarray, readable: np.ndarray) -> list[str]:
-    """Return a note about images with the same pixels, whose numbers `equal` (N,) are one, under two classes."""
+    """Return a note about images with the same pixels (the same number in `equal` (N,)) in two classes."""
     label = columns["label"]
     lowest = np.full(equal.max(initial=-1) + 1, np.iinfo(np.int64).max)
     highest = np.full_like(lowest, -1)
@@ -246,7 +246,7 @@ def taken(parts: Sequence[dict[str, np.ndarray]], keep: np.ndarray) -> dict[str,
 
 
 def kept_pairs(pairs: Sequence[tuple[int, int, bool]], keep: np.ndarray) -> list[tuple[int, int, int]]:
-    """Return the pairs by manifest row; those with an image that was left out, by the mask `keep` (N,), are dropped."""
+    """Return the pairs by manifest row, without those of an image that the mask `keep` (N,) leaves out."""
     row = (np.cumsum(keep) - 1).tolist()
     return [(row[first], row[second], int(same)) for first, second, same in pairs if keep[first] and keep[second]]
 

@@ -1,9 +1,9 @@
-"""What the user put into `data/raw`: archives or extracted folders, found by name, checked, unpacked when needed.
+"""Find the files in `data/raw` by name (archives or extracted folders), check them, and unpack them when needed.
 
-Of files of the user's own, `summary.json` holds one digest of names and contents, `raw_content`. Reading every file at
-every planning would take seconds: beside the prepared folder is kept which listing (names, sizes, times and
-numbers of the inodes) had which content. These decide what is read, contents what counts: files that change places
-have other inodes, and a change that restores size and time has another change time.
+For the user's own files, `summary.json` holds one digest of names and contents, `raw_content`. Reading every file at
+every planning would take seconds, so the digest is kept beside the prepared folder together with a listing of the files
+(names, sizes, times, inode numbers). Files are read again only if the listing differs (if files swap names, their
+inodes differ), and the data are prepared again only if the contents differ.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class RawFiles:
         subset: accept archives and counts other than the published ones.
         progress: show progress bars.
         notes: remarks for summary.json.
-        homes: for datasets whose files have common names, the only subfolders searched; or `folder` is in one of them.
-        listed: folder -> the folders in it and in these, kept because a dataset may have many.
+        homes: for datasets whose files have common names, the only subfolders searched; `folder` may lie in one.
+        listed: folder -> its subfolders and theirs, kept because a dataset may have many.
     """
 
     name: str
@@ -80,7 +80,7 @@ class RawFiles:
         return self.folder
 
     def candidates(self, relative: str) -> Iterator[Path]:
-        """Yield where a file or folder `relative` may lie, best place first."""
+        """Yield the places where a file or folder `relative` may lie, the best first."""
         if self.folder is None:
             return
         for home in self.homes or (self.name,):
@@ -94,7 +94,7 @@ class RawFiles:
         """Return the folder under which one of the relative paths `markers` exists, unpacking `archives` if it must.
 
         Raises:
-            DataError: nothing was found; lists what is expected and where.
+            DataError: no such folder was found; the message lists the expected files and places.
         """
         folder = self.look(markers)
         if folder is not None:
@@ -119,7 +119,7 @@ class RawFiles:
         """Return the raw file, compared with its published digest.
 
         Raises:
-            DataError: it is not there, or is another file.
+            DataError: the file is missing, or has another digest.
         """
         for path in self.files(file.name):
             self.check(path, file)
@@ -165,7 +165,7 @@ class RawFiles:
         yield from (folder / relative for folder in self.listed[place])
 
     def missing(self, markers: Sequence[str], archives: Sequence[RawFile], unpacked: Sequence[Path]) -> DataError:
-        """Make the error that says what is expected."""
+        """Make the error that lists the expected files."""
         where = " or ".join(str(place) for place in (self.folder / self.name, self.folder)) if self.folder else "--raw"
         if unpacked:
             return DataError(
@@ -187,7 +187,7 @@ def _subfolders(place: Path) -> list[Path]:
 
 
 def _holder(places: Iterable[tuple[Path, str]]) -> Path | None:
-    """Return the folder to which the first path that exists is relative; `places` are pairs (path, relative)."""
+    """Return the folder that the first existing path is relative to; `places` are pairs (path, relative)."""
     return next((path.parents[len(Path(name).parts) - 1] for path, name in places if path.exists()), None)
 
 
@@ -222,14 +222,14 @@ def raw_content(root: Path, names: Sequence[str], prepared: Path) -> str:
     if isinstance(kept, dict) and kept.get("listing") == listing and isinstance(kept.get("content"), str):
         return str(kept["content"])
     content = digest_of([[name, _content(root / name)] for name in sorted(names)])
-    with contextlib.suppress(OSError, FileError):  # where nothing can be kept, files are read again next time
+    with contextlib.suppress(OSError, FileError):  # without a stored listing, files are read again next time
         seen.parent.mkdir(parents=True, exist_ok=True)
         write_json(seen, {"listing": listing, "content": content})
     return content
 
 
 def _state(path: Path) -> list[int]:
-    """Return size, times of the last change of content and of the inode, and its number; zeros where no file is."""
+    """Return a file's size, the times of its last change of content and of inode, and its inode number; else zeros."""
     try:
         status = path.stat()
     except OSError:
@@ -239,7 +239,7 @@ def _state(path: Path) -> list[int]:
 
 
 def _content(path: Path) -> str:
-    """Return the SHA-256 of a file, "" of what is none (a pipe would be waited for) or cannot be read."""
+    """Return the SHA-256 of a file; "" if it cannot be read or is no regular file (reading a pipe may never end)."""
     try:
         return sha256_file(path) if path.is_file() else ""
     except (OSError, FileError):

@@ -1,16 +1,16 @@
-"""Which images form which batch: pure functions of (labels, seed, epoch), so that a resumed run sees the same batches.
+"""Choose the images of each batch: pure functions of (labels, seed, epoch), so a resumed run sees the same batches.
 
 Batches are lists of positions into the labels given. A distributed run splits every batch: rank r of W takes
 positions r, r + W, ... of each, so the union over ranks is the batch of a single process.
 
-shuffle                     plain shuffling; a last, smaller batch is dropped unless it is the only one
+shuffle                     all images in random order; a last, smaller batch is dropped unless it is the only one
 balanced                    P classes x K images without replacement, P = batch size / K: classes take turns in a
                             shuffled order and a class gives its images in a shuffled order, then in a new one; a batch
                             repeats an image only if its class has fewer than K
 balanced_with_replacement   P distinct classes, drawn uniformly, and K images of each, drawn independently
-class_random                the proxy papers' released code: P times a class, uniformly and with replacement, then K of
-                            its images, with replacement too
-episodic                    N classes x K images without replacement, anew for every step (the vMF paper); N = P;
+class_random                as in the proxy papers' released code: draw P classes uniformly, then K images of each, both
+                            with replacement
+episodic                    N classes x K images without replacement, drawn again for every step (the vMF paper); N = P;
                             classes with fewer than K images are not drawn
 pairs                       batch size / 2 pairs, every query that has a positive once an epoch: two images of a person
                             (any class), or a query and a random database image within 10 m (the Laplacian metric
@@ -61,7 +61,7 @@ class Batching:
         sampler: its name, see above.
         batch_size: B.
         per_class: K, where batches are made of classes.
-        steps: steps of an epoch, where they are set; episodes need the number.
+        steps: steps of an epoch, where they are set; `episodic` needs them.
     """
 
     sampler: str
@@ -83,7 +83,7 @@ def create_sampler(
 
     Raises:
         OptionError: the sampler cannot make batches of that size from these images.
-        DataError: pairs are needed, but no image has a partner.
+        DataError: the sampler needs pairs, but no image has a partner.
     """
     size, per_class = batching.batch_size, batching.per_class
     if not len(labels):
@@ -107,7 +107,7 @@ def create_sampler(
 
 
 def members_of(labels: np.ndarray) -> list[np.ndarray]:
-    """Return the positions of each class, in order of its label; `labels` (N,)."""
+    """Return the positions of the images of each class, in order of the labels; `labels` is (N,)."""
     order = np.argsort(labels, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(np.asarray(labels)[order])) + 1)
 
@@ -123,7 +123,7 @@ def _shuffled(count: int, size: int, seed: int) -> Sampler:
 
 
 def _balanced(members: list[np.ndarray], batching: Batching, seed: int) -> Sampler:
-    """Return a sampler of classes with positions `members`; batches are cut to C * K where there are only C classes."""
+    """Return a sampler of classes whose images are at `members`; with only C classes a batch has C * K images."""
     per_class, count = batching.per_class, len(members)
     classes = min(batching.batch_size // per_class, count)
     steps = max(1, sum(map(len, members)) // (classes * per_class))
@@ -184,7 +184,7 @@ def _pairs(labels: np.ndarray, batch_size: int, seed: int, places: Mapping[str, 
 
 
 def pairs_of_classes(labels: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Return the images (Q,) whose class has others, by their `labels` (N,), and for each the others."""
+    """Return the images (Q,) whose class has other images, by `labels` (N,), and for each these other images."""
     others = {i: group[group != i] for group in members_of(labels) if len(group) > 1 for i in group.tolist()}
     queries = np.array(sorted(others), dtype=np.int64)
     return queries, [others[i] for i in queries.tolist()]
@@ -195,7 +195,7 @@ def pair_sampler(queries: np.ndarray, partners: Sequence[np.ndarray], size: int,
 
     Args:
         queries: positions of the queries (Q,).
-        partners: for each query the positions it may be paired with; queries with none are left out.
+        partners: for each query the positions it may be paired with; queries without partners are left out.
         size: pairs per batch; a last, smaller batch is dropped unless it is the only one.
         seed: seed of the run.
     """
@@ -215,7 +215,7 @@ def pair_sampler(queries: np.ndarray, partners: Sequence[np.ndarray], size: int,
 
 
 class _InTurn:
-    """Every class gives its images in a shuffled order, then in a new one."""
+    """Give the images of each class in a shuffled order, then in a new one."""
 
     def __init__(self, members: list[np.ndarray], rng: np.random.Generator) -> None:
         self.members, self.rng = members, rng

@@ -30,7 +30,7 @@ def hold_out_images(labels: np.ndarray, fraction: float, rng: np.random.Generato
 def hold_out_classes(classes: np.ndarray, fraction: float, rng: np.random.Generator) -> np.ndarray:
     """Choose a share of the classes; returns the sorted chosen classes.
 
-    At least two are chosen: among images of one class every retrieval is right, and validation would say nothing.
+    At least two are chosen, because among images of one class every retrieval is right.
     """
     count = min(max(round(fraction * len(classes)), 2), len(classes) - 1)
     return np.sort(rng.permutation(classes)[:count])

@@ -1,4 +1,4 @@
-"""What is there of every dataset, what is missing, where to get it, and what to type next."""
+"""Report for every dataset which files are there, which are missing, where to get them, and what to type next."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class DatasetStatus:
 
     Attributes:
         name: the dataset.
-        source: the source it is read by.
+        source: name of the source that reads it.
         state: `prepared`; `ready` to be prepared; `incomplete`, some files are there; `missing`; `embedded`, needs no
             files.
         present: raw files and folders found.
-        missing: files still needed (`a | b`: either will do), for the layout that is nearest to complete.
+        missing: files still needed (`a | b`: a or b), for the layout that is nearest to complete.
         size: size of the published files, in words.
         where: where people usually get it.
         images: number of images, prepared or published; 0 if unknown.
@@ -58,14 +58,14 @@ def format_status(rows: list[DatasetStatus]) -> str:
 
 
 def dataset_status(name: str, source_name: str, raw: Path, prepared: Path, *, subset: bool = False) -> DatasetStatus:
-    """Return the state of one dataset; nothing is unpacked or hashed.
+    """Return the state of one dataset, without unpacking or hashing files.
 
     Args:
-        name: its name, as of its prepared folder.
-        source_name: the source it is read by.
+        name: its name, which is also that of its prepared folder.
+        source_name: name of the source that reads it.
         raw: folder with the user's archives and extracted folders.
         prepared: folder with the prepared datasets.
-        subset: whether a part of the published files will do.
+        subset: whether a part of the published files is enough.
     """
     source: type[Source] = REGISTRY.get(source_name)  # type: ignore[assignment]
     files = RawFiles(source_name, raw, prepared, homes=source.homes)
@@ -95,5 +95,5 @@ def dataset_status(name: str, source_name: str, raw: Path, prepared: Path, *, su
 
 
 def _satisfying(files: RawFiles, need: str) -> str:
-    """Return the name of the file or folder that satisfies `need` (`a|b`: either), "" if there is none."""
+    """Return the name of the file or folder that satisfies `need` (`a|b`: a or b), "" if there is none."""
     return next((name for name in need.split("|") if files.files(name) or files.look([name])), "")

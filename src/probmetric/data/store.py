@@ -1,4 +1,4 @@
-"""Memory-mapped access to the pixels of a prepared dataset."""
+"""Read the pixels of a prepared dataset through a memory map."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class ImageStore:
     """The images of a prepared dataset, in manifest order; pixels are read from disk when they are needed.
 
     Attributes:
-        path: the images.bin that holds the pixels (of the owner, for a label-noise variant).
+        path: the images.bin that holds the pixels; for a variant, that of the original dataset.
         shape: (H, W, C) if all images share it, else None.
         encoded: whether the file holds encoded images (JPEG, PNG), decoded when they are read.
     """
 
     def __init__(self, folder: str | Path, *, splits: Collection[str] | None = None) -> None:
-        """Map the pixels of the prepared `folder`; complains if the file does not fit the manifest.
+        """Map the pixels of the prepared `folder`; raise an error if the file does not fit the manifest.
 
         Args:
             folder: the prepared folder.
@@ -57,11 +57,11 @@ class ImageStore:
 
     @functools.cached_property
     def _names(self) -> pa.ChunkedArray:
-        """Read the path of every image: the longest column, seldom needed."""
+        """Read the path of every image when it is needed, since it is the longest column."""
         return read_table(self._folder, ["path"])[0].column("path")
 
     def _check_rows(self, rows: np.ndarray) -> None:
-        """Raise an error for rows that are not in the manifest, or are of a split that may not be read."""
+        """Raise an error for rows that are not in the manifest, or belong to a split that may not be read."""
         outside = (rows < 0) | (rows >= len(self))
         if outside.any():
             raise IndexError(f"image index {rows[outside][0]} is outside 0..{len(self) - 1} of {self.path}.")
@@ -117,8 +117,8 @@ class ImageStore:
         """Return pixels of the manifest rows (B,): (B, H, W, C) where all images share a size, else one by one.
 
         Raises:
-            IndexError: a row that is not in the manifest.
-            DataError: an image of a split that may not be read.
+            IndexError: a row is not in the manifest.
+            DataError: an image belongs to a split that may not be read.
         """
         self._check_rows(rows)
         if self._dense is not None:

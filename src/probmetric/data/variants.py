@@ -1,9 +1,9 @@
-"""Variants of a prepared dataset: the same images, whose labels or splits differ; pixels are not copied.
+"""Write variants of a prepared dataset: the same images with other labels or splits; pixels are not copied.
 
-Other splits of the classes (`glyphs+split1`) say how far results hold for other classes to train and to test on:
-training, validation and test have as many classes as in the dataset's own split, drawn anew; every class keeps its
-label. Folds (`glyphs+fold1`) leave the test classes as they are and validate on other training classes, no class in two
-folds: a search of settings is cross-validated over them.
+Other splits of the classes (`glyphs+split1`) show whether results hold for other training and test classes. The classes
+of training, validation and test are drawn again, as many as in the dataset's own split; every class keeps its label.
+Folds (`glyphs+fold1`) keep the test classes and validate on other training classes, no class in two folds; a search of
+settings is cross-validated over them.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ FIXED = ("role", "true_probability", "clean_label")
 def write_variant(
     prepared_folder: Path, output_folder: Path, columns: Mapping[str, np.ndarray], changes: Mapping[str, Any]
 ) -> None:
-    """Write a variant of a prepared dataset; of copies in several of its splits the one in the last split stays.
+    """Write a variant of a prepared dataset; of copies of an image in several splits, that in the last split stays.
 
     Args:
         prepared_folder: the dataset; its images are used in place.
         output_folder: the folder to write.
         columns: columns of the manifest that differ, or are new.
-        changes: what its metadata and its summary say beside those of the dataset.
+        changes: entries added to the dataset's metadata and summary.
     """
     table, metadata = read_table(prepared_folder)
     every = {name: values_of(table, name) for name in table.column_names} | dict(columns)
@@ -77,7 +77,7 @@ def split_classes(
 
     Raises:
         DataError: the dataset is not as it was prepared.
-        OptionError: its classes cannot be split anew.
+        OptionError: its classes cannot be split in another way.
     """
     prepared_folder, output_folder = Path(prepared_folder), Path(output_folder)
     verify_digest(prepared_folder)
@@ -94,7 +94,7 @@ def split_classes(
 
 
 def other_split(labels: np.ndarray, split: np.ndarray, number: int) -> np.ndarray:
-    """Return the split (N,) of every image, as many classes in each as in `split`, drawn with seed `number`.
+    """Return the split (N,) of every image: classes drawn with seed `number`, as many in each split as in `split`.
 
     Args:
         labels: class of every image (N,).
@@ -108,10 +108,10 @@ def other_split(labels: np.ndarray, split: np.ndarray, number: int) -> np.ndarra
 
 
 def fold_split(labels: np.ndarray, split: np.ndarray, number: int) -> np.ndarray:
-    """Return the split (N,) of every image with the `number`-th other choice of as many validation classes.
+    """Return the split (N,) of every image for fold `number`: other validation classes, as many as now.
 
     Raises:
-        OptionError: there are not so many folds.
+        OptionError: there are fewer folds than `number`.
     """
     classes, first, place = np.unique(labels, return_index=True, return_inverse=True)
     of_classes = np.array(np.asarray(split)[first])
@@ -126,6 +126,6 @@ def fold_split(labels: np.ndarray, split: np.ndarray, number: int) -> np.ndarray
 
 
 def same_images(summary: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Say whether two summaries of prepared datasets differ in nothing but what makes variants."""
+    """Say whether two summaries of prepared datasets differ only in the entries that variants change."""
     plain, of_other = ({k: v for k, v in each.items() if k not in _OWN} for each in (summary, other))
     return plain == of_other

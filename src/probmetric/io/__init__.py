@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, read with errors that say what to do, identified by digest."""
+"""Write files whole or not at all, read them with errors that say what to do, and identify them by digest."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _READ_ADVICE = {
     errno.ELOOP: "its links lead in a circle; delete them",
 }
 
-DEEPEST = 10_000  # brackets of a YAML file that the quick reader gets
+DEEPEST = 10_000  # most brackets in a YAML file for the quick reader
 _WRITE_ADVICE = {
     errno.ENOSPC: "the disk is full; free some space and run the same command again",
     errno.EDQUOT: "the disk quota is used up; free some space and run the same command again",
@@ -54,16 +54,16 @@ class FileError(ProbMetricError, RuntimeError):
 
 
 def check_readable(path: str | Path) -> None:
-    """Raise an error where `path` is there and cannot be read as a file; a missing file is the reader's to name.
+    """Raise an error if `path` exists and cannot be read as a file; for a missing file the reader raises the error.
 
     Raises:
-        FileError: no permission; a folder, pipe, socket or device in its place; a link to a missing file.
+        FileError: there is no permission, or `path` is a folder, pipe, socket, device or a link to a missing file.
     """
     if not present(path):
         return
     try:
         kind = Path(path).stat().st_mode
-        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):  # /dev/zero has no end, a pipe may never begin
+        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):  # /dev/zero never ends, a pipe may never begin
             raise OSError(errno.ENXIO, "it is a pipe, a socket or a device")
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123
             file.read(1)
@@ -72,13 +72,13 @@ def check_readable(path: str | Path) -> None:
 
 
 def present(path: str | Path) -> bool:
-    """Say whether there is something at `path`; a link to nothing and an unreadable folder are errors.
+    """Say whether `path` exists; a link to nothing and an unreadable folder are errors.
 
     Raises:
-        FileError: `path` is a link to something that is missing, or the folder it lies in cannot be read.
+        FileError: the target of the link `path` is missing, or the folder of `path` cannot be read.
     """
     try:
-        os.stat(path)  # noqa: PTH116 - Path.exists() hides what is wrong, differently in every Python
+        os.stat(path)  # noqa: PTH116 - Path.exists() hides errors, differently in every Python
     except FileNotFoundError:
         if not Path(path).is_symlink():
             return False
@@ -94,14 +94,14 @@ def present(path: str | Path) -> bool:
 
 
 def read_problem(path: str | Path, error: OSError) -> FileError:
-    """Return the error that says why `path` cannot be read, and what to do."""
+    """Return the error for a `path` that cannot be read; it says why, and what to do."""
     advice = _READ_ADVICE.get(error.errno or 0, "check the disk and the mount, and run the same command again")
     return FileError(f"{path} cannot be read: {error.strerror or error}; {advice}.")
 
 
 @contextlib.contextmanager
 def _reading(path: str | Path, fix: str) -> Iterator[None]:
-    """Say of a file that is missing, unreadable or damaged how to `fix` it."""
+    """Turn errors about a missing, unreadable or damaged file into one that says how to `fix` it."""
     check_readable(path)
     try:
         yield
@@ -120,27 +120,27 @@ def read_text(path: str | Path, fix: str = "delete it and run again") -> str:
 
 
 def cell_text(text: str) -> str:
-    """Return `text` for a CSV file, with a quote in front if a spreadsheet would take it for a formula."""
+    """Return `text` for a CSV file, with a quote in front if a spreadsheet would read it as a formula."""
     risky = text.startswith(("\t", "\r", "\n")) or text.lstrip().startswith(tuple("=+-@＝＋－＠"))
     return f"'{text}" if risky else text
 
 
 @contextlib.contextmanager
 def opened_table(path: str | Path, errors: str = "strict") -> Iterator[TextIO]:
-    """Open a table as spreadsheets save it, in UTF-8 or UTF-16; `errors`: what becomes of other bytes."""
+    """Open a table that a spreadsheet saved, in UTF-8 or UTF-16; `errors` decides about other bytes, as in `open`."""
     with Path(path).open("rb") as raw:
         encoding = "utf-16" if raw.peek(2)[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else "utf-8-sig"
         yield io.TextIOWrapper(raw, encoding, errors, newline="")
 
 
 def separator(path: str | Path) -> str:
-    """Return what stands between the columns of a table: a tab, comma, semicolon or bar, the most of its head."""
+    """Return the separator of a table: the tab, comma, semicolon or bar that is most frequent in its head."""
     with opened_table(path, errors="replace") as file:
         return max("\t,;|", key=file.readline(2**16).count)
 
 
 def read_csv(path: str | Path, fix: str = "delete it and run again") -> tuple[list[str], list[dict[str, str]]]:
-    """Read a table, also as spreadsheets save it: the names in its first line, and the other lines as name -> text."""
+    """Read a table, also one that a spreadsheet saved: the names in its first line, the other lines as name -> text."""
     with _reading(path, fix), opened_table(path) as file:
         table = csv.DictReader(file, delimiter=separator(path), strict=True)
         rows = list(table)
@@ -151,7 +151,7 @@ def read_csv(path: str | Path, fix: str = "delete it and run again") -> tuple[li
 
 
 def read_json(path: str | Path, fix: str = "delete it and run again", kind: Any = Any) -> Any:
-    """Read JSON; a missing or damaged file is a `FileError` that says to `fix` it.
+    """Read JSON; a missing or damaged file is a `FileError` that says how to `fix` it.
 
     Args:
         path: the file.
@@ -162,10 +162,10 @@ def read_json(path: str | Path, fix: str = "delete it and run again", kind: Any 
 
 
 def json_in(text: str, path: str | Path, fix: str, kind: Any = Any) -> Any:
-    """Return what JSON `text`, read from the file `path`, says; errors and arguments as of `read_json`."""
+    """Return the value of JSON `text` from the file `path`; errors and arguments as for `read_json`."""
     try:
         value = json.loads(text)
-    except (ValueError, RecursionError) as error:  # also of a number of 5,000 digits
+    except (ValueError, RecursionError) as error:  # also raised for a number of 5,000 digits
         raise FileError(f"{path} is damaged ({error}); {fix}.") from error
     return of_kind(value, kind, path, fix)
 
@@ -183,22 +183,22 @@ def of_kind(value: Any, kind: Any, path: str | Path, fix: str) -> Any:
 
 
 def signed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `values` with their digest, by which `unsigned` finds whether they were changed."""
+    """Return `values` with their digest, by which `unsigned` notices changes."""
     return dict(values) | {"digest": digest_of(values)}
 
 
 def unsigned(values: Any, path: str | Path, fix: str) -> Any:
-    """Return what was `signed`, read from `path`, without its digest.
+    """Return values that were `signed`, read from `path`, without their digest.
 
     Raises:
-        FileError: it was changed, or has no digest; says to `fix` it.
+        FileError: the values were changed, or have no digest; the message says how to `fix` it.
     """
     if not isinstance(values, dict) or "digest" not in values:
         raise FileError(f"{path} is damaged or was edited: it has no digest; {fix}.")
     plain = {name: value for name, value in values.items() if name != "digest"}
     try:
         same = digest_of(plain) == values["digest"]
-    except ValueError:  # NaN: no number of ours
+    except ValueError:  # NaN, which we never write
         same = False
     if not same:
         raise FileError(f"{path} is damaged or was edited: its digest is another one; {fix}.")
@@ -206,7 +206,7 @@ def unsigned(values: Any, path: str | Path, fix: str) -> Any:
 
 
 def remembered_json(path: str | Path) -> Any:
-    """Return the JSON of a file that only saves work; None where it is missing, unreadable or damaged."""
+    """Return the JSON of a cache file; None if it is missing, unreadable or damaged."""
     try:
         return json.loads(Path(path).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -214,7 +214,7 @@ def remembered_json(path: str | Path) -> Any:
 
 
 def read_yaml(path: str | Path, fix: str = "restore it, or run the step that writes it again") -> Any:
-    """Read YAML safely: no objects are constructed, and no key may stand twice. Errors name the file and the line."""
+    """Read YAML safely: no objects are constructed, and no key may occur twice. Errors name the file and the line."""
     import yaml
 
     text = read_text(path, fix)
@@ -228,10 +228,10 @@ def read_yaml(path: str | Path, fix: str = "restore it, or run the step that wri
 
 
 def _refusing_repeats(loader: Any) -> Any:
-    """Return a loader for one file that reads as the YAML loader `loader`, and refuses a key that stands twice."""
+    """Return a loader for one file that reads like the YAML loader `loader`, and refuses a key that occurs twice."""
     import yaml
 
-    checked = set[yaml.MappingNode]()  # what others merge (<<) is seen again, then with what it merges itself
+    checked = set[yaml.MappingNode]()  # a mapping that others merge (<<) is seen again, then with its own merged keys
 
     class Refusing(loader):
         def flatten_mapping(self, node: yaml.MappingNode) -> None:
@@ -283,13 +283,13 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     temporary, whole = folder / path.name, folder.with_suffix(".whole.tmp")
     try:
         temporary.touch()
-        mode = stat.S_IMODE(temporary.stat().st_mode)  # as the umask says, which cannot be read without changing it
+        mode = stat.S_IMODE(temporary.stat().st_mode)  # mode by the umask, which cannot be read without changing it
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.chmod(mode)
         with temporary.open("rb") as file:
-            # The folder goes first: whoever is killed after the last step leaves nothing.
+            # The folder is removed first, so that a process killed after the last step leaves no files.
             _lock(file.fileno())
             temporary.rename(whole)
             shutil.rmtree(folder)
@@ -305,11 +305,11 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 def _temporary(path: Path) -> tuple[int, Path]:
     """Make a folder beside `path` whose lock is held while its writer lives; return the lock's handle and the folder.
 
-    A folder, because some libraries write a temporary file of their own beside the file they are asked for.
+    It is a folder because some libraries write their own temporary file beside the file that they are to write.
     """
     while True:
         folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"))
-        with contextlib.suppress(FileNotFoundError):  # another writer took the folder for abandoned
+        with contextlib.suppress(FileNotFoundError):  # another writer regarded the folder as abandoned
             handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT)
             if _lock(handle) is not False and (folder / _LOCK).exists():
                 return handle, folder
@@ -317,7 +317,7 @@ def _temporary(path: Path) -> tuple[int, Path]:
 
 
 def remove_abandoned(folder: Path, start: str) -> None:
-    """Remove what killed writers left in `folder` of files whose names begin with `start`: nobody holds its locks."""
+    """Remove files of killed writers from `folder` whose names begin with `start`: no process holds their locks."""
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries]
     for name in names:
@@ -329,7 +329,7 @@ def remove_abandoned(folder: Path, start: str) -> None:
             try:
                 handle = os.open(place / _LOCK if is_folder else place, os.O_RDONLY)
             except FileNotFoundError:
-                place.rmdir()  # killed before there was a lock
+                place.rmdir()  # its writer was killed before there was a lock
                 continue
             try:
                 if _lock(handle):
@@ -340,15 +340,15 @@ def remove_abandoned(folder: Path, start: str) -> None:
 
 @contextlib.contextmanager
 def alone(path: str | Path, doing: str = "", *, wait: bool = True) -> Iterator[None]:
-    """Hold the right to change what is at `path`, waiting for another process that does; a killed one holds nothing.
+    """Hold the right to change `path`, after waiting for another process that holds it; a killed process loses it.
 
     Args:
-        path: the file or folder; the lock lies beside it, `.NAME.lock`.
+        path: the file or folder; the lock is beside it, `.NAME.lock`.
         doing: what the other process does, for the message; empty: it changes `path`.
-        wait: False: an error where another process holds the right.
+        wait: False raises an error if another process holds the right.
 
     Raises:
-        FileError: no lock can be written beside it, with the fix; or another process holds the right.
+        FileError: no lock can be written beside `path`, with the fix; or another process holds the right.
     """
     lock = Path(path).parent / f".{Path(path).name}.lock"
     doing = doing or f"changes {path}"
@@ -366,7 +366,7 @@ def alone(path: str | Path, doing: str = "", *, wait: bool = True) -> Iterator[N
                     raise FileError(f"another process {doing} (it holds {lock}); wait for it to end.")
                 log.warning("another process %s; waiting for it", doing)
                 fcntl.flock(file, fcntl.LOCK_EX)
-            if _is(lock, file.fileno()):  # else the process before took the lock's file away
+            if _is(lock, file.fileno()):  # else the process before removed the lock's file
                 try:
                     yield
                 finally:
@@ -376,9 +376,9 @@ def alone(path: str | Path, doing: str = "", *, wait: bool = True) -> Iterator[N
 
 @contextlib.contextmanager
 def try_lock(path: str | Path) -> Iterator[bool]:
-    """Hold an exclusive lock on the file `path` if nobody else does; yield whether it is held.
+    """Hold an exclusive lock on the file `path` unless another process holds it; yield whether it is held.
 
-    A file that its last holder deleted after it was opened here counts as not held.
+    If the last holder deleted the file after it was opened here, the lock counts as not held.
     """
     with Path(path).open("a+") as file:
         yield _lock(file.fileno()) is not False and _is(Path(path), file.fileno())
@@ -393,7 +393,7 @@ def _is(path: Path, handle: int) -> bool:
 
 
 def _lock(handle: int) -> bool | None:
-    """Lock the file of `handle` if nobody else does; return whether it is locked, None where there are no locks."""
+    """Lock the file of `handle` unless another process does; return whether it is locked, None without locks."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -409,13 +409,13 @@ def _write_problem(path: Path, error: OSError) -> FileError:
 
 
 def problem_with(path: str | Path, error: OSError) -> FileError:
-    """Return the error that says why `path` cannot be read or written, whichever `error` is of, and what to do."""
+    """Return the error for a `path` that cannot be read or written, from `error`; it says why, and what to do."""
     written = (set(_WRITE_ADVICE) | {errno.ENOTEMPTY}) - {errno.EACCES, errno.EPERM}
     return _write_problem(Path(path), error) if error.errno in written else read_problem(path, error)
 
 
 def remove(path: str | Path) -> None:
-    """Remove a file, if it is there.
+    """Remove a file, if it exists.
 
     Raises:
         FileError: read-only file system or missing permission, with the fix.
@@ -462,7 +462,7 @@ def content_digest(path: str | Path) -> str:
 def write_tensors(path: str | Path, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> None:
     """Write NumPy arrays or torch tensors to a safetensors file, atomically, with a checksum in its header.
 
-    The same tensors and metadata give the same bytes: the header has one entry, whose keys are sorted.
+    The same tensors and metadata give the same bytes.
 
     Args:
         path: the file.
@@ -470,7 +470,7 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Any], metadata: Mappin
         metadata: text -> text, stored in the file's header.
 
     Raises:
-        ValueError: a type the format does not know.
+        ValueError: the format does not have the type of a tensor.
     """
     from safetensors import SafetensorError
 
@@ -489,12 +489,12 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Any], metadata: Mappin
 
 
 def tensors_digest(tensors: Mapping[str, Any]) -> str:
-    """Return the checksum that `write_tensors` gives these tensors without metadata: `content_digest` of that file."""
+    """Return the checksum of these tensors without metadata, which is `content_digest` of their file."""
     return _checksum({name: _dense(tensor) for name, tensor in tensors.items()}, {})
 
 
 def _dense(tensor: Any) -> Any:
-    """Return a tensor in main memory, its rows one after another, that shares its memory with no other tensor."""
+    """Return a contiguous tensor in main memory that shares its memory with no other tensor."""
     if hasattr(tensor, "detach"):
         import torch
 
@@ -527,7 +527,7 @@ def open_tensors(path: str | Path, framework: str = "numpy", fix: str = REPEATED
     """Open a safetensors file as `safetensors.safe_open` does: tensors are read one by one, unchecked.
 
     Raises:
-        FileError: missing, truncated or not a safetensors file.
+        FileError: the file is missing, truncated or not a safetensors file.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -544,7 +544,7 @@ def open_tensors(path: str | Path, framework: str = "numpy", fix: str = REPEATED
 
 
 def _is_altered(header: Mapping[str, str]) -> bool:
-    """Tell whether a header was written by `write_tensors` and changed since, so far as its form shows it."""
+    """Tell whether the form of a header shows that it was changed after `write_tensors` wrote it."""
     if _HEADER not in header:
         return any(f'"{_CHECKSUM}"' in value for value in header.values())
     try:
@@ -554,7 +554,7 @@ def _is_altered(header: Mapping[str, str]) -> bool:
 
 
 def tensor_metadata(file: Any) -> dict[str, str]:
-    """Return the metadata that `write_tensors` stored in an open file; of files written by others, theirs."""
+    """Return the metadata that `write_tensors`, or another program, stored in an open file."""
     return {name: value for name, value in _header_of(file).items() if name != _CHECKSUM}
 
 
@@ -580,7 +580,7 @@ def read_tensors(
         (name -> array or tensor, metadata).
 
     Raises:
-        FileError: missing, truncated, altered or not a safetensors file.
+        FileError: the file is missing, truncated, altered or not a safetensors file.
     """
     with open_tensors(path, framework, fix) as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

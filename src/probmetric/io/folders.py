@@ -1,8 +1,7 @@
-"""Folders that ProbMetric writes: one is replaced or removed only where every file in it was written by us for the same
-purpose.
+"""Write, replace and remove ProbMetric's folders, only if every file in them was written by us for the same purpose.
 
 A folder of ours holds `.probmetric.json`: its purpose ("prepared dataset", "model folder"), the names of its files, and
-a digest of both. A missing or empty folder may be written too. Links are never followed to delete what they lead to.
+a digest of both. A missing or empty folder may be written, too. The targets of links are never deleted.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ def check_replaceable(folder: str | Path, purpose: str, sources: Iterable[str | 
 
     Args:
         folder: the folder to be written.
-        purpose: what it will be, such as "model folder".
-        sources: what it is made from; none of them may be `folder`, lie in it, or contain it.
+        purpose: its purpose, such as "model folder".
+        sources: the files and folders it is made from; none may be `folder`, lie in it, or contain it.
 
     Raises:
-        FileError: the folder is a link, the current folder, the home folder or a parent of either, is or overlaps a
-            source, or holds a file that was not written for this purpose; names the file.
+        FileError: the folder is a link, the current folder, the home folder or a parent of either; it is or overlaps a
+            source; or it holds a file that was not written for this purpose, which the message names.
     """
     folder = Path(folder)
     _check_place(folder, sources)
@@ -44,12 +43,12 @@ def check_replaceable(folder: str | Path, purpose: str, sources: Iterable[str | 
 
 
 def claim_folder(folder: str | Path, purpose: str) -> None:
-    """Make `folder` and mark it as written for `purpose`, where files are to be added to it or replaced one by one.
+    """Make `folder` and mark it as written for `purpose`, so that files can be added to it or replaced one by one.
 
-    Files that others put beside ours stay; the caller removes only files that it has written.
+    Files of others beside ours stay; the caller removes only files that it has written.
 
     Raises:
-        FileError: as `check_claimable`.
+        FileError: as for `check_claimable`.
     """
     check_claimable(folder, purpose)
     if _files_of_marker(Path(folder), purpose) is None:
@@ -60,7 +59,7 @@ def check_claimable(folder: str | Path, purpose: str, sources: Iterable[str | Pa
     """Raise an error unless `folder` is missing, empty or marked as written for `purpose`.
 
     Raises:
-        FileError: as `check_replaceable`, or the folder holds files and was never marked for this purpose.
+        FileError: as for `check_replaceable`, or the folder holds files and was never marked for this purpose.
     """
     folder = Path(folder)
     _check_place(folder, sources)
@@ -69,11 +68,11 @@ def check_claimable(folder: str | Path, purpose: str, sources: Iterable[str | Pa
 
 
 def check_new_file(path: str | Path, ours: Callable[[Path], bool] | None = None) -> None:
-    """Raise an error where something lies at `path` already that is not ours to replace.
+    """Raise an error if `path` exists and we may not replace it.
 
     Args:
         path: the file to write.
-        ours: says of a file whether it was written by us for the same purpose; None: no file is replaced.
+        ours: tells whether we wrote a file for the same purpose; None: no file is replaced.
 
     Raises:
         FileError: there is a link, a folder, or a file that is not `ours`.
@@ -88,7 +87,7 @@ def check_new_file(path: str | Path, ours: Callable[[Path], bool] | None = None)
 
 
 def check_new_parquet(path: str | Path, ours: Callable[[Path], bool] | None = None) -> None:
-    """Raise an error where `path` is not called as a Parquet file, or as `check_new_file` does."""
+    """Raise an error if `path` has no name of a Parquet file, or if `check_new_file` raises one."""
     path = Path(path)
     if path.suffix != ".parquet":
         raise FileError(f"{path} is to be a Parquet file; call it {path.with_suffix('.parquet').name}.")
@@ -96,10 +95,10 @@ def check_new_parquet(path: str | Path, ours: Callable[[Path], bool] | None = No
 
 
 def check_apart(places: Mapping[str, str | Path]) -> None:
-    """Raise an error where one of the named folders is another one of them, or lies in it.
+    """Raise an error if two of the named folders are the same, or one lies in another.
 
     Raises:
-        FileError: names both and their paths.
+        FileError: two overlap; the message gives both names and paths.
     """
     named = [(name, Path(place), Path(place).resolve()) for name, place in places.items()]
     for number, (name, place, full) in enumerate(named):
@@ -115,7 +114,7 @@ def foreign_files(folder: str | Path, purpose: str) -> list[str]:
     """Return the names of the files and links in `folder` that were not written for `purpose`, sorted.
 
     Raises:
-        FileError: a file stands where the folder belongs, or a folder cannot be read.
+        FileError: `folder` is a file, or a folder cannot be read.
     """
     folder = Path(folder)
     if not os.path.lexists(folder):
@@ -126,12 +125,12 @@ def foreign_files(folder: str | Path, purpose: str) -> list[str]:
 
 
 def mark_folder(folder: str | Path, purpose: str, names: Iterable[str] | None = None) -> None:
-    """Write the marker that says for what purpose which files of `folder` were written.
+    """Write the marker that names the purpose of `folder` and the files written for it.
 
     Args:
-        folder: made if it is missing.
-        purpose: what the folder is.
-        names: the files written, relative to the folder; None: all that are in it.
+        folder: the folder; it is made if it is missing.
+        purpose: its purpose.
+        names: the files written, relative to the folder; None: all files in it.
     """
     folder = Path(folder)
     files = sorted({*(_names(folder) if names is None else names), MARKER})
@@ -139,10 +138,10 @@ def mark_folder(folder: str | Path, purpose: str, names: Iterable[str] | None = 
 
 
 def remove_folder(folder: str | Path, purpose: str) -> None:
-    """Remove `folder`, where it is there and every file in it was written for `purpose`.
+    """Remove `folder`, if it exists and every file in it was written for `purpose`.
 
     Raises:
-        FileError: as `check_replaceable`, or the folder cannot be removed.
+        FileError: as for `check_replaceable`, or the folder cannot be removed.
     """
     check_replaceable(folder, purpose)
     if os.path.lexists(folder):
@@ -153,10 +152,10 @@ def remove_folder(folder: str | Path, purpose: str) -> None:
 def scratch_folder(target: str | Path, purpose: str, *, wait: bool = True) -> Iterator[Path]:
     """Yield a folder beside `target` to work in, one process at a time; it is removed at the end.
 
-    After an error or an interruption it stays, and the next call for the same target gets it with what it holds.
+    After an error or an interruption it stays with its files, and the next call for the same target gets it again.
 
     Raises:
-        FileError: the folder's name is taken by files of somebody else; or, without `wait`, another process has it.
+        FileError: the folder of this name holds other people's files; or, without `wait`, another process uses it.
     """
     target = Path(target)
     work = target.with_name(f".{target.name}.work")
@@ -197,7 +196,7 @@ def empty_folder(folder: Path) -> Path:
 
 
 def put_folder(new: str | Path, target: str | Path, purpose: str) -> None:
-    """Mark the folder `new` and rename it to `target`; what was there is set aside first, then removed.
+    """Mark the folder `new` and rename it to `target`; an old `target` is first renamed, then removed.
 
     Raises:
         FileError: `target` may not be replaced, as in `check_replaceable`.
@@ -218,7 +217,7 @@ def put_folder(new: str | Path, target: str | Path, purpose: str) -> None:
 
 
 def _check_place(folder: Path, sources: Iterable[str | Path]) -> None:
-    """Raise an error where `folder` may never be written to as a whole, whatever it holds."""
+    """Raise an error if `folder` may never be written as a whole, whatever its content."""
     if folder.is_symlink():
         raise FileError(f"{folder} is a link; name the folder it leads to, or another one.")
     full = folder.resolve()
@@ -233,7 +232,7 @@ def _check_place(folder: Path, sources: Iterable[str | Path]) -> None:
 
 
 def _files_of_marker(folder: Path, purpose: str) -> set[str] | None:
-    """Names that the marker of `folder` lists; None without a sound marker of this purpose."""
+    """Return the names that the marker of `folder` lists; None without a valid marker of this purpose."""
     values = remembered_json(folder / MARKER)
     if not isinstance(values, dict) or values.get("purpose") != purpose:
         return None
@@ -244,7 +243,7 @@ def _files_of_marker(folder: Path, purpose: str) -> set[str] | None:
 
 
 def _names(folder: Path) -> Iterator[str]:
-    """Yield files and links below `folder`, relative to it, without temporary files of its marker and of browsers."""
+    """Yield files and links below `folder`, relative to it, without temporary files of the marker and file browsers."""
 
     def stop(error: OSError) -> None:
         raise problem_with(error.filename or folder, error) from error

@@ -1,4 +1,4 @@
-"""What components must be able to do for a run to end: checked before any job, from what their classes declare.
+"""Check before any job that a run's components can do what the run needs, from what their classes declare.
 
 training.batch_size                    a multiple of images_per_class, or even for pairs
 evaluation.proxies                     a loss that has proxies, not hidden by an objective
@@ -6,9 +6,9 @@ training.selection_metric: accuracy    a loss that is a classifier
 uncertainty softmax, temperature       a loss that is a classifier
 an objective                           a backbone with a head, which the objective perturbs or reads
 uncertainty laplace                    a backbone with a head
-training.head_init                     a backbone with a head, unless random
+training.head_init (not random)        a backbone with a head
 a view's normalisation                 a backbone that does not convert another one's statistics
-view or backbone vectors               a dataset of vectors, which no other view or backbone of ours reads
+view or backbone vectors               a dataset of vectors; no other view or backbone of ours reads vectors
 uncertainty temperature, prior: validation   validation images that were not trained on in the end
 uncertainty temperature, selection by accuracy   data with validation images of the training classes
 an uncertainty learnt while training   the objective of that name
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class UnsuitableError(ConfigError):
-    """A method cannot work on this kind of data; `reason` says why, without the run's name."""
+    """A method cannot work on this kind of data; `reason` says why without naming the run."""
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(f"{where}: {reason}")
@@ -44,18 +44,18 @@ class UnsuitableError(ConfigError):
 def check_run(
     settings: RunSettings, encoders: Sequence[str], source: DataSource, datasets: Collection[str], where: str
 ) -> None:
-    """Raise an error, beginning with `where`, for what a run's components or data cannot give.
+    """Raise an error, whose message begins with `where`, if a run's components or data lack something it needs.
 
     Args:
         settings: the run's settings.
         encoders: runs whose encoders it uses.
-        source: where its data comes from.
-        datasets: the datasets that are declared.
-        where: whose mistake it is, for the message.
+        source: source of its data.
+        datasets: the declared datasets.
+        where: the place of the mistake, for the message.
 
     Raises:
-        UnsuitableError: the data does not suit the method.
-        ConfigError: the method suits no data.
+        UnsuitableError: the method cannot use this data.
+        ConfigError: the method cannot use any data.
     """
     _check_encoders(settings, encoders, datasets, where)
     _check_data(settings, source, where)
@@ -64,7 +64,7 @@ def check_run(
 
 
 def _check_encoders(settings: RunSettings, encoders: Sequence[str], datasets: Collection[str], where: str) -> None:
-    """Raise `ConfigError` where the uncertainty needs more than one trained encoder can give."""
+    """Raise `ConfigError` if the uncertainty needs more than the trained encoders can give."""
     name = settings.uncertainty.name
     if len(encoders) > 1 and settings.base is None:
         raise ConfigError(
@@ -82,7 +82,7 @@ def _check_encoders(settings: RunSettings, encoders: Sequence[str], datasets: Co
 
 
 def _check_data(settings: RunSettings, source: DataSource, where: str) -> None:
-    """Raise `UnsuitableError` where a method reads other data, or needs test images of the training classes."""
+    """Raise `UnsuitableError` if a method reads another kind of data, or needs test images of the training classes."""
     _check_content(settings, source, where)
     if DATASETS.holds(source.source, "closed_set", source.options):
         return
@@ -101,12 +101,12 @@ def _check_data(settings: RunSettings, source: DataSource, where: str) -> None:
 
 
 def check_strangers(source: DataSource, strangers: Mapping[str, DataSource], where: str) -> None:
-    """Raise `ConfigError` where a run's data are vectors and one of its out-of-distribution sets images, or reverse.
+    """Raise `ConfigError` if a run's data are vectors and one of its out-of-distribution sets images, or reverse.
 
     Args:
-        source: where the run's data comes from.
-        strangers: name -> where the set comes from.
-        where: whose mistake it is, for the message.
+        source: source of the run's data.
+        strangers: name of an out-of-distribution set -> its source.
+        where: the place of the mistake, for the message.
     """
     for name, other in strangers.items():
         if {_content(source), _content(other)} == {"images", "vectors"}:
@@ -117,7 +117,7 @@ def check_strangers(source: DataSource, strangers: Mapping[str, DataSource], whe
 
 
 def _content(source: DataSource) -> str:
-    """Return what a source holds, "images" or "vectors"; "" where a source of the user's own does not say."""
+    """Return the content of a source, "images" or "vectors"; "" if a user's own source does not declare it."""
     view = DATASETS.constant(source.source, "view", {})
     if not view and not is_own(DATASETS.module(source.source)):
         return ""
@@ -125,7 +125,7 @@ def _content(source: DataSource) -> str:
 
 
 def _check_content(settings: RunSettings, source: DataSource, where: str) -> None:
-    """Raise `UnsuitableError` where a view or backbone of ours reads vectors and the data are images, or reverse."""
+    """Raise `UnsuitableError` if a view or backbone of ours reads vectors and the data are images, or reverse."""
     holds = _content(source)
     for part, registry in (("view", views.REGISTRY), ("backbone", models.REGISTRY)):
         component = getattr(settings, part)
@@ -137,7 +137,7 @@ def _check_content(settings: RunSettings, source: DataSource, where: str) -> Non
 
 
 def training_problems(settings: RunSettings) -> Iterator[str]:
-    """Yield what loss and objective cannot give to the choice of an epoch or to the uncertainty, a sentence each."""
+    """Yield a sentence for each thing that loss and objective lack for choosing epochs or for the uncertainty."""
     chosen, objective = settings.uncertainty, settings.objective
     learnt = _can(uncertainty.REGISTRY, chosen, "trains_encoder") and _can(uncertainty.REGISTRY, chosen, "fits")
     if learnt and (objective is None or objective.name != chosen.name):
@@ -182,7 +182,7 @@ def _without_head(settings: RunSettings, *, trains: bool) -> Iterator[str]:
 
 
 def _batches(training: Training) -> Iterator[str]:
-    """Yield why batches of that size cannot be drawn, whatever the images: `data.samplers` says the rest."""
+    """Yield why batches of that size cannot be drawn from any images; `data.samplers` checks the images."""
     size, per_class = training.batch_size, training.images_per_class
     if training.sampler == "pairs" and size % 2:
         yield f"training.batch_size {size}: with the sampler 'pairs' it must be even; nearest allowed: {size + 1}."
@@ -205,7 +205,7 @@ def _unreadable_images(settings: RunSettings) -> Iterator[str]:
 
 
 def _nothing_to_drop(settings: RunSettings) -> Iterator[str]:
-    """Yield what is wrong with MC dropout of rate 0 where the backbone's own rate is 0 as well."""
+    """Yield an error for MC dropout of rate 0 if the backbone's own rate is 0, too."""
     name, options = settings.backbone.name, models.REGISTRY.options(settings.backbone.name)
     rates = [settings.backbone.options.get(n, options[n].default) for n in ("dropout", "drop_rate") if n in options]
     thinned = settings.uncertainty.name != "mc_dropout" or settings.uncertainty.options.get("rate") != 0

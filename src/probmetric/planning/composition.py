@@ -1,9 +1,9 @@
-"""From a method's definition to settings: inheritance, what holds on one dataset, presets and overrides.
+"""Compose the settings of a method from its definition: inheritance, changes per dataset, presets and overrides.
 
-Applied in this order, each over the one before:
+They are applied in this order; later ones replace earlier ones:
 
     defaults of params.yaml, the method, its `change` and `per_dataset` (from the root of `like` down), the preset,
-    the overrides of the run's name, and last the fidelity, which every component that has the switch is told
+    the overrides of the run's name, and last the fidelity, which is passed to every component that has this option
 
 Settings are addressed by dotted keys: `dim`, `training.epochs`, `loss` (another loss), `loss.scale` (its option).
 """
@@ -41,7 +41,7 @@ from probmetric.registry import Range, UnknownNameError, When
 from probmetric.runs.folder import flatten
 from probmetric.runs.identity import REGISTRIES
 
-# Settings of training that are read with some values of another one only.
+# Settings of training that are read only with certain values of another setting.
 READ_WITH = {
     f"training.{name}": (f"training.{decider}", values)
     for name, field in Training.model_fields.items()
@@ -55,18 +55,18 @@ _BORROWED = ("uncertainty", "fidelity", "evaluation")
 
 
 def instead(decider: str, value: Any, values: Collection[str] | Range) -> str:
-    """Say what a setting does nothing with, and what to do."""
+    """Return the advice for a setting that has no effect with the others."""
     allowed = str(values) if isinstance(values, Range) else " or ".join(values)
     return f"{decider} {value!r}; leave it out, or set {decider} to {allowed}."
 
 
 @dataclass
 class Draft:
-    """Settings of a run while they are put together; what is changed is checked when `RunSettings` are made of them.
+    """Settings of a run while they are put together; they are checked when `RunSettings` are made of them.
 
     Attributes:
         base: the method whose encoder is borrowed, if any.
-        label: what reports call the method.
+        label: name of the method in reports.
         settings: the fields of `RunSettings` that a method decides: components, those of `REGISTRIES`; the settings of
             `GROUPS` by name; plain values.
     """
@@ -76,10 +76,10 @@ class Draft:
     settings: dict[str, Any]
 
     def set(self, key: str, value: Any) -> None:
-        """Set a dotted key; a mapping leaves the settings of a group that it does not name, null resets the group.
+        """Set a dotted key; a mapping keeps the settings of a group that it does not name, null resets the group.
 
         Raises:
-            ConfigError: the key reaches nothing that an override may change.
+            ConfigError: the key names nothing that an override may change.
         """
         part, _, name = key.partition(".")
         if part in GROUPS and isinstance(value, Mapping):
@@ -106,10 +106,10 @@ class Draft:
             raise ConfigError(f"override {key!r} changes no setting. {meant[:1].upper()}{meant[1:]}")
 
     def taken_of(self, preset: Preset) -> dict[str, Any]:
-        """Return the settings of a preset, by dotted key, that these settings have; components lack some options.
+        """Return the settings of a preset, by dotted key, that apply here: components may lack some options.
 
         Raises:
-            ConfigError: an option that no component of its kind has.
+            ConfigError: no component of its kind has an option.
         """
         taken = {}
         for key, value in preset.set.items():
@@ -128,16 +128,16 @@ class Draft:
         return component is not None and option in REGISTRIES[part].options(component.name)
 
     def tell_fidelity(self, part: str, fidelity: str) -> None:
-        """Tell component `part` the fidelity, where it has that switch and does not set it itself."""
+        """Set the fidelity of component `part`, if it has this option and does not set it itself."""
         component = self.settings[part]
         if component and fidelity != "corrected" and self._takes(part, "fidelity"):
             self.settings[part] = component.changed(**{"fidelity": fidelity} | component.options)
 
     def resolve_view(self, source: str) -> None:
-        """Choose the view the run gets: the one it asks for, or that `source` declares for `training.augment`.
+        """Choose the view of the run: the one it sets, or the one that `source` declares for `training.augment`.
 
-        Options that the source declares for the view asked for count where the run does not set them. None where
-        neither says anything: the shape of the prepared images decides then.
+        The source's options for this view are used where the run does not set them. If neither names a view, it is None
+        and the shape of the prepared images decides later.
 
         Raises:
             ConfigError: options without a name, and the source declares no view or one without such an option.
@@ -159,7 +159,7 @@ class Draft:
         return backbone is not None and not models.REGISTRY.holds(backbone.name, "has_head", backbone.options)
 
     def check_dim(self, dim: Any, where: str) -> None:
-        """Raise `ConfigError` where somebody asks for a `dim` that is not to be had: the features are the embedding."""
+        """Raise `ConfigError` for a `dim` that is set although the features are the embedding."""
         if self._headless and dim not in (None, "features"):
             raise ConfigError(
                 f"{where}: dim is {dim}, but backbone {self.settings['backbone'].name!r} has no head with these "
@@ -167,10 +167,10 @@ class Draft:
             )
 
     def check_read(self, written: Mapping[str, Any]) -> None:
-        """Raise `ConfigError` where something `written` does nothing beside the other settings; defaults may.
+        """Raise `ConfigError` for a setting in `written` that has no effect with the others; defaults may have none.
 
         Args:
-            written: settings as people wrote them, by dotted key or nested.
+            written: settings that people wrote, by dotted key or nested.
         """
         training = Training().model_dump() | self.settings["training"]
         reasons = dict(self._unread(training)) | {
@@ -183,7 +183,7 @@ class Draft:
                 raise ConfigError(f"{key} does nothing with {reasons[key]}")
 
     def _unread(self, training: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Yield the settings that nothing reads, by dotted key, and beside what, with the fix."""
+        """Yield the settings without effect, by dotted key, and the setting that causes this, with the fix."""
         loss, objective, view = (self.settings[part] for part in ("loss", "objective", "view"))
         epochs = training["epochs"]
         if not all(milestone < epochs for milestone in training["milestones"]):
@@ -233,10 +233,10 @@ def _component(key: str, value: Any) -> Component | None:
 
 
 def lineage(methods: Mapping[str, Method], name: str) -> list[Method]:
-    """Return the method and what it is `like`, the origin first.
+    """Return the method and the methods it is `like`, the origin first.
 
     Raises:
-        ConfigError: an unknown method, or a circle.
+        ConfigError: a method is unknown, or they form a circle.
     """
     chain: list[Method] = []
     wanted: str | None = name
@@ -257,17 +257,17 @@ def composed(
     dataset: str,
     evaluation: Mapping[str, Any] | None = None,
 ) -> Draft:
-    """Return the settings of method `name` on `dataset`; with `base`, only uncertainty, fidelity and evaluation count.
+    """Return the settings of method `name` on `dataset`; with `base`, only its uncertainty, fidelity and evaluation.
 
     Args:
         params: params.yaml.
         methods: all methods by name.
         name: the method.
-        dataset: where `per_dataset` may change it.
-        evaluation: settings of the base's evaluation, where they are known; the method's own come over them.
+        dataset: the dataset, for which `per_dataset` may change settings.
+        evaluation: settings of the base's evaluation, if known; the method's own replace them.
 
     Raises:
-        ConfigError: an unknown method, a change that reaches nothing, or a `dim` without a head that has it.
+        ConfigError: the method is unknown, a change names nothing, or `dim` is set without a head.
     """
     chain = lineage(methods, name)
     draft = _draft(params, chain[0], chain[-1].label or name)

@@ -1,8 +1,8 @@
-"""What a workflow says in the terminal: a line per finished run; at its end where to look, and what failed.
+"""Print a workflow's messages in the terminal: a line per finished run; at the end where to look, and what failed.
 
-Snakemake hands its messages to a logger plugin (`snakemake_logger_plugin_probmetric`; the profiles name it). This one
-replaces those about single jobs, and leaves the rest (errors, warnings, dry runs, `--verbose`, `--printshellcmds`) to
-Snakemake's own handler. `--quiet` means what it always means. In a terminal, paths of logs, runs and reports are links.
+Snakemake sends messages to a logger plugin (`snakemake_logger_plugin_probmetric`; the profiles name it). It replaces
+those about single jobs, and leaves others (errors, warnings, dry runs, `--verbose`, `--printshellcmds`) to Snakemake's
+own handler. In a terminal, paths of logs, runs and reports are links.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from probmetric.runs.names import log_file
 if TYPE_CHECKING:
     from probmetric.planning.workflow import WorkflowPlan
 
-QUIET_SECONDS = 60.0  # without a line, after which one says what runs
-MOST_RUNNING = 3  # runs it names
+QUIET_SECONDS = 60.0  # of silence, after which a line tells what is running
+MOST_RUNNING = 3  # runs that this line names
 SHOWN = 300  # characters of a log's last line
 HEADLINES = ("retrieval/recall_at_1", "classification/accuracy", "verification/accuracy")
 _PATH = re.compile(r"(?<![\w/.-])(?:logs|results|reports|state)/[\w@+=./-]*[\w/]")
@@ -35,13 +35,13 @@ _PATH = re.compile(r"(?<![\w/.-])(?:logs|results|reports|state)/[\w@+=./-]*[\w/]
 
 @dataclass
 class Progress:
-    """What ran so far.
+    """Progress of the workflow.
 
     Attributes:
         clock: seconds, for tests.
         done: rule -> jobs that ended.
         about: job -> (rule, wildcards).
-        running: jobs that make runs just now.
+        running: jobs that are making runs now.
     """
 
     clock: Any = time.monotonic
@@ -54,19 +54,19 @@ class Progress:
         self.total: Counter[str] = Counter()
 
     def plan(self, jobs: Mapping[str, int]) -> str:
-        """Take in how many jobs of each rule there are; returns them in a line."""
+        """Record how many jobs of each rule there are; return them in a line."""
         self.total = Counter({rule: number for rule, number in jobs.items() if rule not in ("all", "total")})
         counted = ", ".join(f"{number} {rule}" for rule, number in self.total.items())
         return f"{sum(self.total.values())} jobs: {counted}. Results come in as runs finish."
 
     def begin(self, job: int, rule: str, wildcards: Mapping[str, str]) -> None:
-        """Take in that a job begins."""
+        """Record that a job begins."""
         self.about[job] = rule, wildcards
         if rule == "run":
             self.running.append(job)
 
     def wait(self) -> Iterator[str]:
-        """Yield a line about the runs being made, with the ends of their logs, where a minute went without one."""
+        """Yield a line about the runs being made, with the ends of their logs, after a minute without a line."""
         runs = [self.about[job][1]["run"] for job in self.running]
         if not runs or self.clock() - self.told < QUIET_SECONDS:
             return
@@ -75,7 +75,7 @@ class Progress:
         yield self._line(f"running: {'; '.join(said)}{more}")
 
     def end(self, job: int) -> Iterator[str]:
-        """Take in that a job ended well; yields the lines it is worth."""
+        """Record that a job succeeded; yield the lines about it."""
         rule, wildcards = self.about.get(job, ("", {}))
         self.stop(job)
         self.done[rule] += 1
@@ -87,7 +87,7 @@ class Progress:
             yield self._line(f"page: reports/{wildcards['experiment']}/index.html")
 
     def stop(self, job: int) -> None:
-        """Take in that a job no longer runs."""
+        """Record that a job no longer runs."""
         if job in self.running:
             self.running.remove(job)
 
@@ -109,7 +109,7 @@ def finding(run: str) -> str:
 
 
 def linked(text: str, *, terminal: bool) -> str:
-    """Make paths of logs, runs and reports in `text` links (OSC 8), where it goes to a terminal that has them."""
+    """Make paths of logs, runs and reports in `text` links (OSC 8), if the output is a terminal that supports them."""
     if not terminal or os.environ.get("TERM") in (None, "dumb", "linux"):
         return text
     return _PATH.sub(lambda path: f"\033]8;;{Path(path[0]).absolute().as_uri()}\033\\{path[0]}\033]8;;\033\\", text)
@@ -121,12 +121,12 @@ _PLACES = {"report": "index.html", "table": "table.md"}
 def closing_summary(plan: WorkflowPlan) -> str:
     """Return where to look after a finished workflow."""
     places = [f"  {kind:<8} reports/{name}/{file}" for name in plan.experiments for kind, file in _PLACES.items()]
-    shown = "make ui" if Path("Makefile").exists() else "probmetric ui"  # a project of the wheel has no Makefile
+    shown = "make ui" if Path("Makefile").exists() else "probmetric ui"  # a project made from the wheel has no Makefile
     return "\n".join(["", "Done. Where to look:", *places, f"  runs     {shown}  (MLflow)"])
 
 
 def partial_reports(plan: WorkflowPlan) -> str:
-    """Make, after a failure, the report of every experiment that has finished runs; returns where they are."""
+    """Make, after a failure, the report of every experiment that has finished runs; return their paths."""
     made = []
     for name in plan.experiments:
         if not any(RunFolder.named(run).finished for run in plan.run_names(name)):
@@ -139,14 +139,14 @@ def partial_reports(plan: WorkflowPlan) -> str:
 
 
 def failure_summary(plan: WorkflowPlan, since: float, logs: Path = Path("logs")) -> str:
-    """Return which jobs failed, their logs and what these end with, and how to go on.
+    """Return which jobs failed, their logs with the last lines, and how to continue.
 
-    A job failed if its log was written since the workflow began, and what it makes is not there.
+    A job failed if its log was written since the workflow began, and its output is missing.
 
     Args:
-        plan: what was to be built.
-        since: when the workflow began, in seconds since 1970.
-        logs: the jobs' logs, `<rule>/<what it is about>.log`.
+        plan: the plan of the workflow.
+        since: start of the workflow, in seconds since 1970.
+        logs: the jobs' logs, `<rule>/<subject>.log`.
     """
     prepared = Path(plan.params.data.prepared)
     data = dict.fromkeys(name for run in plan.runs.values() for name in run.data)

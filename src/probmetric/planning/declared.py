@@ -1,12 +1,12 @@
-"""The prepared datasets that params.yaml declares, by name: which source and options each stands for, which DVC stage
-makes it, and what of it is there.
+"""Find the prepared datasets that params.yaml declares, by name: the source and options of each, the DVC stage that
+makes it, and which of its files are there.
 
     glyphs  digits          `datasets`: prepared by every `dvc repro`, stage prepare@glyphs
     cub  cub-vmf            `data.on_request`: prepared when an experiment names them, or by
                             `dvc repro data/dvc.yaml:prepare@cub-vmf`
-    cub-vmf+nearest0.2      label noise on either, stage noise@cub-vmf-nearest0.2 of the same file
-    cub-vmf+split1          the classes split in another way, with label noise or without: made of the former when a run
-                            asks for it; no stage of DVC, and nothing to declare
+    cub-vmf+nearest0.2      label noise on any of these, stage noise@cub-vmf-nearest0.2 of the same file
+    cub-vmf+split1          the classes split in another way, with or without label noise: made from these datasets when
+                            a run needs it; it has no DVC stage and is not declared
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def data_source(params: Params, name: str) -> DataSource:
     """Return source, options and archives' folder of dataset `name`; a registered source needs no declaration.
 
     Raises:
-        FileError: no dataset has that name; names the nearest.
+        FileError: no dataset has that name; the message suggests the nearest.
     """
     name = without_split(name)
     if name in params.data.on_request:
@@ -58,13 +58,13 @@ def data_source(params: Params, name: str) -> DataSource:
 
 
 def strangers(params: Params, dataset: str) -> tuple[str, ...]:
-    """Return the OOD sets declared for a dataset; one that has none of its own has those of its source."""
+    """Return the OOD sets declared for a dataset, else those declared for its source."""
     clean = without_split(split_data_name(dataset)[0])
     return params.ood.get(clean, params.ood.get(data_source(params, clean).source, ()))
 
 
 def check_declared(params: Params, dataset: str, noise: float) -> None:
-    """Raise `ConfigError`, with what to declare, unless `dataset` with `noise` is in params.yaml."""
+    """Raise `ConfigError`, which says what to declare, unless `dataset` with `noise` is in params.yaml."""
     name = data_name(dataset, noise)
     split_name, label_noise = split_data_name(name)
     clean = without_split(split_name)
@@ -99,15 +99,15 @@ def stage(params: Params, name: str) -> str:
 
 
 def ensure(params: Params, name: str) -> None:
-    """Bring prepared dataset `name` up to date: through DVC, unless `params` say otherwise than params.yaml.
+    """Bring prepared dataset `name` up to date: through DVC, unless `params` differ from params.yaml.
 
-    DVC reads params.yaml; what `--config` changed about data it cannot know, nor where a plugin's source is defined.
-    A project without stages for it (`planning.own_data`) does not use DVC.
+    DVC reads params.yaml. It cannot know what `--config` changed about data, nor where a plugin's source is defined.
+    A project without stages for the dataset (`planning.own_data`) does not use DVC.
 
-    Inside a DVC stage what is in `datasets` is up to date already (DVC locks it meanwhile): only its digest is
-    written again. What is prepared on request is no dependency of that stage, so DVC can be asked for it.
+    Inside a DVC stage the datasets of `datasets` are up to date already (DVC locks them meanwhile): only the digest is
+    written again. Datasets prepared on request are no dependency of that stage, so DVC can make them.
 
-    Snakemake removes the digest, its job's output, before the job: that of data that are as they were is restored.
+    Snakemake removes the digest, its job's output, before the job; the digest of unchanged data is restored.
 
     Raises:
         FileError: DVC could not prepare it; its own message is on standard error.
@@ -115,13 +115,13 @@ def ensure(params: Params, name: str) -> None:
     prepared, parts = Path(params.data.prepared), name.split("+")
     _restore(prepared / name / "digest", DIGESTS / name)
     _bring_up_to_date(params, name)
-    for each in ("+".join(parts[: number + 1]) for number in range(len(parts))):  # also of what a variant is made of
+    for each in ("+".join(parts[: number + 1]) for number in range(len(parts))):  # also of a variant's dataset
         if (digest := prepared / each / "digest").exists():
             write_text(DIGESTS / each, digest.read_text(encoding="utf-8"))
 
 
 def _restore(digest: Path, copy: Path) -> None:
-    """Write a lost digest again from its copy, if it is that of the files that lie beside it."""
+    """Write a lost digest again from its copy, if the copy fits the files beside it."""
     if digest.exists() or not copy.exists() or not digest.with_name(MANIFEST).exists():
         return
     write_text(digest, copy.read_text(encoding="utf-8"))
@@ -144,7 +144,7 @@ def _bring_up_to_date(params: Params, name: str) -> None:
     if "DVC_STAGE" in os.environ and clean in params.datasets:
         write_digest(Path(params.data.prepared) / name)
         return
-    # DVC sees other options, but not other files of the user's own
+    # DVC notices other options, but not changes of the user's own files
     again = [(stage(params, clean), True)] if outdated(params, clean) else []
     for address, force in [*again, (stage(params, name), False)]:
         if repro(address, force=force):
@@ -159,7 +159,7 @@ def repro(address: str, *, force: bool = False) -> int:
 
     Args:
         address: a stage, such as `data/dvc.yaml:prepare@cub`.
-        force: make it again where DVC takes it for up to date.
+        force: run the stage even if DVC considers it up to date.
     """
     with alone(Path(".dvc/tmp/probmetric"), "prepares data here"):
         options = ["--force", "--single-item"] if force else []
@@ -167,13 +167,13 @@ def repro(address: str, *, force: bool = False) -> int:
 
 
 def _as_in_file(params: Params) -> bool:
-    """Whether params.yaml says the same about data."""
+    """Return whether params.yaml says the same about data."""
     written = load(Params, PARAMS) if PARAMS.exists() else params
     return all(getattr(params, part) == getattr(written, part) for part in ("data", "datasets", "noise"))
 
 
 def _make(params: Params, name: str) -> None:
-    """Prepare a dataset, or a variant of it, without DVC; what is there, whole and up to date is left as it is."""
+    """Prepare a dataset, or a variant of it, without DVC, unless it is complete and up to date."""
     folder, (before, _, variant) = Path(params.data.prepared), name.rpartition("+")
     if (folder / name / "digest").exists() and not outdated(params, name):
         verify_digest(folder / name)
@@ -192,11 +192,11 @@ def _make(params: Params, name: str) -> None:
 def outdated(params: Params, name: str) -> str:
     """Say what has changed since dataset `name` was prepared: source, seed, options, or the user's own files and code.
 
-    "" where nothing has, where it is not prepared, and where nobody can tell: its raw files are elsewhere.
+    "" if it is unchanged, if it is not prepared, or if a change cannot be seen because its raw files are elsewhere.
     """
     before, clean = name.rpartition("+")[0], name.partition("+")[0]
     folder = Path(params.data.prepared) / name
-    if not (folder / SUMMARY).exists():  # not the digest: a job that makes it again finds it deleted
+    if not (folder / SUMMARY).exists():  # the digest is not read: Snakemake deletes it before the job
         return ""
     try:
         summary = read_summary(folder)
@@ -212,12 +212,12 @@ def outdated(params: Params, name: str) -> str:
 
 
 def made_of(params: Params, name: str, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what dataset `name` would be made of now: another value has it prepared again.
+    """Return the ingredients of dataset `name` as of now; if they change, the dataset is prepared again.
 
     Args:
         params: params.yaml.
         name: the prepared dataset, label noise included.
-        before: what was returned the last time; its `raw_content` stays where the raw files are not here.
+        before: the earlier result; its `raw_content` is kept if the raw files are not on this machine.
     """
     clean, noise = split_data_name(name)
     declared = data_source(params, clean)
@@ -236,18 +236,18 @@ def made_of(params: Params, name: str, before: Mapping[str, Any]) -> dict[str, A
 
 
 def _raw_content(params: Params, name: str) -> str:
-    """Return the digest of the user's own raw files; empty where they are not here, or there are none."""
+    """Return the digest of the user's own raw files; empty if they are elsewhere or do not exist."""
     try:
         return _content(params, data_source(params, name), Path(params.data.prepared) / name)
     except DataError:
-        return ""  # the job that prepares the data says what is wrong
+        return ""  # the job that prepares the data raises the error
 
 
 def _content(params: Params, declared: DataSource, folder: Path) -> str:
-    """Return the digest of the raw files that a dataset, prepared in `folder`, is made of; empty where there are none.
+    """Return the digest of the raw files from which the dataset in `folder` is made; empty if there are none.
 
     Raises:
-        DataError: they cannot be read.
+        DataError: the files cannot be read.
     """
     raw = params.data.raw_of(declared)
     if not raw.exists():
@@ -258,13 +258,13 @@ def _content(params: Params, declared: DataSource, folder: Path) -> str:
 
 
 def _differing(params: Params, name: str, folder: Path, made: dict[str, Any]) -> str:
-    """Say what of the dataset's declaration or raw files is other than when it was prepared, as `made` says."""
+    """Say how the dataset's declaration or raw files differ from those when it was prepared, which `made` holds."""
     declared = data_source(params, name)
     if made.get("format", FORMAT) != FORMAT:
         return f"the format of prepared data {made['format']} -> {FORMAT}"
     had = {name: made[name] for name in ("source", "seed") if name in made} | made.get("options", {})
     has = {"source": declared.source, "seed": params.data.seed} | declared.options
-    ignored = set() if "left_out" in made else {"on_error"}  # it decides about files that cannot be read
+    ignored = set() if "left_out" in made else {"on_error"}  # `on_error` decides about files that cannot be read
     if changed := _changed(had, has, REGISTRY.options(declared.source), ignored):
         return changed
     code = plugin_code(declared.source) if "code" in made else {}
@@ -282,7 +282,7 @@ def _differing(params: Params, name: str, folder: Path, made: dict[str, Any]) ->
 
 
 def _changed(had: Mapping[str, Any], has: Mapping[str, Any], options: Mapping[str, Option], ignored: Set[str]) -> str:
-    """Name the first value that differs, as `shorter_side 256 -> 128`; a `known` option not named has its default."""
+    """Name the first value that differs, as `shorter_side 256 -> 128`; missing `known` options have their defaults."""
     defaults = {"source": has["source"]} | {name: option.default for name, option in options.items()}
     for name in sorted({*had, *has} - ignored):
         before, now = (values.get(name, defaults.get(name)) for values in (had, has))
@@ -292,10 +292,10 @@ def _changed(had: Mapping[str, Any], has: Mapping[str, Any], options: Mapping[st
 
 
 def prepare(params: Params, name: str, *, output: Path | None = None, raw: Path | None = None, progress: bool) -> Path:
-    """Prepare dataset `name` as params.yaml describes it; returns the prepared folder.
+    """Prepare dataset `name` as params.yaml describes it; return the prepared folder.
 
     Raises:
-        FileError: it is a variant, which is made of another dataset, or no dataset has that name.
+        FileError: `name` is a variant, which is made from another dataset, or no dataset has that name.
     """
     if "+" in name:
         raise FileError(f"{name} is made of a prepared dataset: `probmetric data ensure {name}` makes both.")
@@ -312,14 +312,14 @@ def prepare(params: Params, name: str, *, output: Path | None = None, raw: Path 
 
 
 def absent(params: Params, names: Iterable[str]) -> list[DatasetStatus]:
-    """Return those of the datasets `names` that are neither prepared nor can be: files of them are missing."""
+    """Return those of the datasets `names` that are not prepared and cannot be, because files are missing."""
     folder = Path(params.data.prepared)
     wanted = {name.partition("+")[0] for name in names if not (folder / name / "digest").exists()}
     return [row for row in status(params, sorted(wanted)) if row.missing] if wanted else []
 
 
 def missing_files(params: Params, name: str) -> str:
-    """Name the files that dataset `name` lacks to be prepared; "" if it can be, or is."""
+    """Name the files that dataset `name` lacks for preparation; "" if it can be prepared, or is."""
     raw = params.data.raw_of(data_source(params, split_data_name(name)[0]))
     changed = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in (raw, Path(params.data.prepared)))
     return _missing_files(params.model_dump_json(include={"data", "datasets", "noise"}), name, changed)
@@ -327,12 +327,12 @@ def missing_files(params: Params, name: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _missing_files(values: str, name: str, changed: tuple[int, ...]) -> str:
-    """Name files as `missing_files` does; the folders changed last at the times `changed`."""
+    """Name the missing files of `missing_files`; the result is kept for folders last changed at the times `changed`."""
     return ", ".join(file for row in absent(Params.model_validate_json(values), [name]) for file in row.missing)
 
 
 def status(params: Params, names: Iterable[str] | None = None) -> list[DatasetStatus]:
-    """Return what is there of every declared dataset (or of `names`), and the next command."""
+    """Return the state of every declared dataset (or of `names`), and the next command."""
     rows = []
     for name in dataset_names(params) if names is None else names:
         declared = data_source(params, name)

@@ -1,7 +1,6 @@
-"""Runs: how experiments expand into run folders.
+"""Expand experiments into runs.
 
-A run's folder name says what it is and does not depend on the experiment that asks for it, so experiments share
-runs (`names`).
+The name of a run's folder describes the run and does not depend on the experiment, so experiments share runs (`names`).
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _POSTERIOR_KEYS = ("uncertainty", "evaluation")
 
 
 def origins(runs: Iterable[Run], find: Callable[[str], Run]) -> dict[str, Run]:
-    """Return the runs, by name, that `runs` start from, and those that these start from.
+    """Return, by name, the runs from whose weights `runs` start, and the runs from which these start.
 
     Raises:
         ConfigError: a run starts from itself.
@@ -67,7 +66,7 @@ def origins(runs: Iterable[Run], find: Callable[[str], Run]) -> dict[str, Run]:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """What decides one run: a point of an experiment's grid."""
+    """A point of an experiment's grid, which decides one run."""
 
     dataset: str
     method: str
@@ -87,13 +86,13 @@ class PlannedExperiment:
     """An experiment and its runs.
 
     Attributes:
-        spec: what the file says; with its datasets replaced, if the name asks for that.
+        spec: content of the file; with its datasets replaced, if the name asks for that.
         runs: the runs, in the order written, each once.
-        encoders: by name, the runs that train encoders `runs` borrow or start from.
-        substitution: set where the datasets were replaced.
+        encoders: by name, the runs whose encoders `runs` borrow or start from.
+        substitution: set if the datasets were replaced.
         left_out: methods that cannot run on the substitute, and why.
-        searched: of methods with settings a search chose, where there are any: `budgets`, training runs spent on
-            choosing them; `tuned`, the method whose settings they are; `tuned_on`, the dataset, where that is known.
+        searched: for methods whose settings a search chose: `budgets`, the training runs of that search; `tuned`, the
+            method for which they were chosen; `tuned_on`, the dataset, if known.
     """
 
     spec: Experiment
@@ -114,7 +113,7 @@ def plan_experiment(params: Params, name: str) -> PlannedExperiment:
         name: the experiment.
 
     Raises:
-        ConfigError: anything that cannot be run, with the fix.
+        ConfigError: a part of it cannot be run; the message says how to fix it.
     """
     substitution = Substitution.parse(name)
     source = load_experiment(table_of(name))
@@ -140,19 +139,19 @@ def plan_experiment(params: Params, name: str) -> PlannedExperiment:
 
 
 def _selects(run: Run) -> bool:
-    """Whether a run's way of choosing epochs means anything: one that fits nothing is not repeated for another."""
+    """Return whether the way of choosing epochs matters for a run: a run that fits nothing is not repeated for it."""
     training = run.settings.training
     fits = training.head_init != "random" or (run.settings.loss is not None and training.epochs > 0)
     return fits or training.selection == "validation"
 
 
 def _described(spec: Experiment, more: str) -> Experiment:
-    """Return the experiment with a longer description."""
+    """Return the experiment with a sentence added to its description."""
     return spec.model_copy(update={"description": f"{spec.description.strip()} {more}".strip()}) if more else spec
 
 
 def _telling_absent(params: Params, spec: Experiment, runs: Iterable[Run]) -> Experiment:
-    """Add to the description which out-of-distribution sets are not measured, and why."""
+    """Add to the description the out-of-distribution sets that are not measured, and why."""
     lacking: dict[str, list[str]] = {}
     for dataset in dict.fromkeys(run.settings.dataset for run in runs):
         for name in strangers(params, dataset):
@@ -167,7 +166,7 @@ def _telling_absent(params: Params, spec: Experiment, runs: Iterable[Run]) -> Ex
 
 
 def _searched(methods: Mapping[str, Method], runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
-    """Return `searched` of a planned experiment; what was chosen for its base counts for a method too."""
+    """Return `searched` of a planned experiment; settings chosen for a method's base count for the method, too."""
     origins = {run.settings.method: methods[run.settings.base or run.settings.method] for run in runs}
     budgets = {method: origin.budget for method, origin in origins.items() if origin.budget}
     places = {method: origin.tuned_on for method, origin in origins.items() if origin.tuned_on}
@@ -176,7 +175,7 @@ def _searched(methods: Mapping[str, Method], runs: Iterable[Run]) -> dict[str, d
 
 
 def _untuned(methods: Mapping[str, Method], name: str) -> str:
-    """Return what a tuned method was before any search; of a posterior, the same one on such a base; else ""."""
+    """Return the method that a tuned method was before any search; for a posterior, the one on that base; else ""."""
     method = methods[name]
     if method.base and not method.like:
         wanted = method.model_copy(update={"base": _untuned(methods, method.base) or None, "label": ""})
@@ -187,7 +186,7 @@ def _untuned(methods: Mapping[str, Method], name: str) -> str:
 
 
 def _encoders(params: Params, methods: Mapping[str, Method], runs: Iterable[Run]) -> dict[str, Run]:
-    """Runs that train the encoders `runs` borrow, and those that any of them start from."""
+    """Return the runs that train the encoders which `runs` borrow, and those from which any of them start."""
     runs = list(runs)
     names = dict.fromkeys(name for run in runs if not run.trains for name in run.encoders)
     encoders = {name: _named(params, methods, name) for name in names}
@@ -206,10 +205,10 @@ def expand(
         params: params.yaml.
         methods: all methods by name.
         experiment: the experiment.
-        left_out: where methods that are unsuitable for the data are written, and why; None: they are an error.
+        left_out: receives the methods that are unsuitable for the data, and why; None: they raise an error.
 
     Raises:
-        ConfigError: anything that cannot be run, with the fix.
+        ConfigError: a part of it cannot be run; the message says how to fix it.
     """
     expanded: dict[str, Run] = {}
     first: dict[str, Run] = {}
@@ -233,7 +232,7 @@ def expand(
 
 
 def _check_crossed(overrides: list[Mapping[str, Any]]) -> None:
-    """Raise `ConfigError` where a setting and the one it is read with are both set, and never so that it is read."""
+    """Raise `ConfigError` if a grid sets a setting and the one it depends on, but never a pair in which it is read."""
     for key, (decider, values) in READ_WITH.items():
         both = [each for each in overrides if decider in each and each.get(key, DEFAULTS[key]) != DEFAULTS[key]]
         if both and not any(each[decider] in values for each in both):
@@ -241,7 +240,7 @@ def _check_crossed(overrides: list[Mapping[str, Any]]) -> None:
 
 
 def _check_search(params: Params, methods: Mapping[str, Method], point: Point) -> None:
-    """Raise `ConfigError` where the method's `search` names no setting, or a value that it does not take."""
+    """Raise `ConfigError` if the method's `search` names an unknown setting, or a value that it does not take."""
     search = methods[point.method].search if point.method in methods else {}
     for key, span in search.items():
         for value in (span.checked[0], span.checked[-1]):
@@ -252,7 +251,7 @@ def _check_search(params: Params, methods: Mapping[str, Method], point: Point) -
 
 
 def _with_seed(run: Run, seed: int) -> Run:
-    """Return the same run with another seed, on which nothing else depends: it need not be resolved again."""
+    """Return the same run with another seed, without resolving it again, since no other setting depends on the seed."""
     name, encoder = (replace(RunKey.parse(each), seed=seed).run for each in (run.name, run.encoder))
     return Run(name, encoder, run.settings.model_copy(update={"seed": seed}))
 
@@ -267,7 +266,7 @@ def _points(grid: Grid) -> Iterator[Point]:
 
 
 def _dotted(chosen: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return overrides with the parts of a mapping, `backbone: {name: timm, tag: a}`, each under a key of its own."""
+    """Return overrides with each entry of a mapping, `backbone: {name: timm, tag: a}`, under its own dotted key."""
     overrides: dict[str, Any] = {}
     for key, value in chosen:
         parts = dict(value) if isinstance(value, Mapping) else {"name": value}
@@ -279,7 +278,7 @@ def resolve(params: Params, methods: Mapping[str, Method], point: Point) -> Run:
     """Resolve one run: defaults, then the method, then the overrides (`preset` first), validated.
 
     Raises:
-        ConfigError: an unknown dataset, method or key, or data nobody declared.
+        ConfigError: a dataset, method or key is unknown, or the data are not declared.
     """
     dataset, method, where = point.dataset, point.method, f"run {point.run}"
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", method):
@@ -312,7 +311,7 @@ def resolve(params: Params, methods: Mapping[str, Method], point: Point) -> Run:
 
 
 def _composed_on_base(params: Params, methods: Mapping[str, Method], point: Point) -> tuple[Draft, str]:
-    """Return the settings of a run, its overrides applied, and the fidelity of an uncertainty on a borrowed encoder."""
+    """Return the settings of a run with its overrides, and the fidelity of an uncertainty on a borrowed encoder."""
     dataset = without_split(split_data_name(point.dataset)[0])
     draft = composed(params, methods, point.method, dataset)
     fidelity = ""
@@ -332,7 +331,7 @@ def _composed_on_base(params: Params, methods: Mapping[str, Method], point: Poin
 
 
 def _change(params: Params, draft: Draft, overrides: Mapping[str, Any]) -> None:
-    """Apply the preset the overrides name, then the other overrides."""
+    """Apply the preset that the overrides name, then the other overrides."""
     preset = overrides.get(PRESET)
     if preset is not None:
         if preset not in params.presets:
@@ -364,7 +363,7 @@ def find_run(params: Params, name: str) -> Run:
     """Resolve a run by its name, as in `results/<name>`; overrides are read from the name.
 
     Raises:
-        ConfigError: it names no run, or is written in another way than the run's folder.
+        ConfigError: the name is no run's, or is not written like the run's folder.
     """
     methods = shared_methods(params)
     try:
@@ -386,10 +385,10 @@ def _named(params: Params, methods: Mapping[str, Method], name: str) -> Run:
 
 
 def _value(text: str) -> Any:
-    """Return what an override's text says: JSON, or a name.
+    """Return the value of an override's text: JSON, or a name.
 
     Raises:
-        ConfigError: a number that is written in no usual way (03, 1_0), which would be one run under two names.
+        ConfigError: a number is written in an unusual way (03, 1_0), so that one run would have two names.
     """
     with contextlib.suppress(ValueError):
         return json.loads(text)
@@ -401,7 +400,7 @@ def _value(text: str) -> Any:
 
 
 def _check_written(settings: RunSettings, overrides: Mapping[str, Any], where: str) -> None:
-    """Raise `ConfigError` for a value written otherwise (3.5e-4, yes): it would be one run under two names."""
+    """Raise `ConfigError` for a value not in its usual form (3.5e-4, yes), with which one run would have two names."""
     for key, value in overrides.items():
         taken: Any = settings
         for part in key.split("."):

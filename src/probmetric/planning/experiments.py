@@ -1,12 +1,11 @@
-"""What the definition files say: experiments, methods, and experiments with their datasets replaced.
+"""Read the definition files: experiments, methods, and experiments with their datasets replaced.
 
-    workflow/experiments/<paper>/<table>.yaml   which runs, and what to show of them (may define methods too)
+    workflow/experiments/<paper>/<table>.yaml   runs, and what their report shows (may define methods too)
     workflow/methods/<paper>.yaml               methods by name, shared by all experiments
     pfml/table2@glyphs[+<preset>]               that experiment on other data, made small by a preset of params.yaml
-    pfml/table1+refit[+as_published]            that experiment with its runs once more, their epochs chosen that way
+    pfml/table1+refit[+as_published]            that experiment with its runs repeated, their epochs chosen in that way
 
-All methods, wherever they are defined, share one namespace: a run's folder is named by its method, and must mean the
-same whichever experiment asks for it.
+All methods share one namespace, because they name the folders of runs, which experiments share.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ PRESET = "preset"
 SELECTION = "training.selection"
 SELECTIONS = ("refit", "as_published")
 _SUBSTITUTED = re.compile(r"(?P<source>[^@+]+)@(?P<dataset>[^@+]+)(?:\+(?P<preset>[^@+]+))?")
-NAME = r"[a-z0-9_-]+(/[a-z0-9_-]+)?([@+][a-z0-9_-]+)*"  # of an experiment that rules of the workflow build
+NAME = r"[a-z0-9_-]+(/[a-z0-9_-]+)?([@+][a-z0-9_-]+)*"  # names of experiments that rules of the workflow build
 _OOD_SET = re.compile(r"(?<=ood/)[^/]+/")
 
 
@@ -41,7 +40,7 @@ class Substitution:
 
     @classmethod
     def parse(cls, name: str) -> Substitution | None:
-        """Read the substitution that an experiment's name asks for; None for a plain name."""
+        """Read the substitution from an experiment's name; None for a plain name."""
         if "@" not in name:
             return None
         parts = _SUBSTITUTED.fullmatch(name)
@@ -51,7 +50,7 @@ class Substitution:
         return cls(**fields)
 
     def apply(self, params: Params, spec: Experiment) -> Experiment:
-        """Return the experiment on the other dataset, saying so in its title and description.
+        """Return the experiment on the other dataset, which its title and description mention.
 
         Raises:
             ConfigError: the preset is not declared in params.yaml.
@@ -91,7 +90,7 @@ def selections_of(name: str) -> tuple[str, ...]:
     """Return the ways of choosing epochs that an experiment's name adds: `pfml/table1+refit+as_published`.
 
     Raises:
-        ConfigError: there is no such way.
+        ConfigError: a way is unknown.
     """
     added = () if "@" in name else tuple(name.split("+")[1:])
     for each in added:
@@ -101,7 +100,7 @@ def selections_of(name: str) -> tuple[str, ...]:
 
 
 def with_selections(spec: Experiment, selections: Iterable[str]) -> Experiment:
-    """Repeat the blocks of an experiment for every selection, where they do not set it themselves."""
+    """Repeat the blocks of an experiment for every selection, unless they set `training.selection` themselves."""
     plain = [grid for grid in spec.runs if SELECTION not in grid.set]
     added = [
         grid.model_copy(update={"set": dict(grid.set) | {SELECTION: (each,)}}) for each in selections for grid in plain
@@ -110,12 +109,12 @@ def with_selections(spec: Experiment, selections: Iterable[str]) -> Experiment:
 
 
 def experiment_names(folder: Path = EXPERIMENTS) -> list[str]:
-    """Names of the experiment files: `demo`, `pfml/table2`."""
+    """Return the names of the experiment files: `demo`, `pfml/table2`."""
     return sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.yaml"))
 
 
 def check_name(name: str) -> None:
-    """Raise `ConfigError` for an experiment that no rule of the workflow would build."""
+    """Raise `ConfigError` for an experiment's name that no rule of the workflow can build."""
     if not re.fullmatch(NAME, name):
         raise ConfigError(
             f"experiments: {name!r} cannot be built. Names of experiments, datasets and presets may hold lower-case "
@@ -125,7 +124,7 @@ def check_name(name: str) -> None:
 
 
 def load_experiment(name: str, folder: Path = EXPERIMENTS) -> Experiment:
-    """Read and validate the experiment file `name`; an unknown name is answered with the nearest."""
+    """Read and validate the experiment file `name`; the error for an unknown name suggests the nearest."""
     names = experiment_names(folder)
     if name not in names:
         there = nearest(name, names) if names else f"{folder} has none; `probmetric init photos/` writes one."
@@ -139,10 +138,10 @@ def shared_methods(params: Params, folder: Path = METHODS) -> dict[str, Method]:
 
 
 def methods_with(params: Params, experiments: Mapping[str, Experiment], folder: Path = METHODS) -> dict[str, Method]:
-    """Return the shared methods and those `experiments` (by the name of their file) define.
+    """Return the shared methods and those that `experiments` (by the name of their file) define.
 
     Raises:
-        ConfigError: a name is defined twice, differently; both files are named.
+        ConfigError: a name has two different definitions; the message names both files.
     """
     defined = ((f"{EXPERIMENTS}/{name}.yaml", spec.methods) for name, spec in experiments.items())
     return _merged([*_shared(params, folder), *defined])
@@ -160,7 +159,7 @@ def _shared(params: Params, folder: Path) -> list[tuple[str, Mapping[str, Method
 
 @functools.lru_cache
 def _load_methods(path: Path, changed: int) -> Mapping[str, Method]:
-    """Read the methods of a file last changed at time `changed`, once, however many experiments ask."""
+    """Read the methods of a file last changed at time `changed`, once for all experiments."""
     methods: Methods = parse(Methods, {"methods": read_yaml(path) or {}}, str(path))
     return methods.methods
 

@@ -1,4 +1,4 @@
-"""What there is to run: every experiment with its runs and data; the state of an experiment's runs, and why."""
+"""List what can be run: every experiment with its runs and data; the state of an experiment's runs, and why."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from probmetric.planning.workflow import WorkflowPlan
     from probmetric.runs.made import Verdict
 
-NAMED = 6  # runs of one reason
+NAMED = 6  # runs that are named for one reason
 _LEGEND = "datasets: * not prepared yet, ! archives missing (`probmetric data status`)"
 
 
 def experiment_overview(params: Params) -> str:
-    """Return a line per experiment: runs, finished ones, title, data needed and whether they are there."""
+    """Return a line per experiment: runs, finished runs, title, the data it needs and whether they are there."""
     lacking = {row.name for row in status(params) if row.missing}
     rows = [("experiment", "runs", "finished", "title", "datasets")]
     for name in experiment_names():
@@ -45,11 +45,11 @@ def experiment_overview(params: Params) -> str:
 
 
 def status_text(plan: WorkflowPlan, *, every: bool = False) -> str:
-    """Return the finished, stale and missing runs of every experiment of `plan`; those with one reason on one line.
+    """Return the finished, stale and missing runs of every experiment of `plan`, a line for each reason.
 
     Args:
         plan: the experiments.
-        every: a line for every run instead.
+        every: give every run its own line instead.
     """
     blocks = []
     for name in plan.experiments:
@@ -67,7 +67,7 @@ def _said(verdict: Verdict) -> str:
 
 
 def _reasons(verdicts: Mapping[str, Verdict]) -> list[str]:
-    """Return a line per state and reason with the runs it concerns, at most `NAMED` by name."""
+    """Return a line per state and reason with its runs, at most `NAMED` by name."""
     runs_of: dict[str, list[str]] = defaultdict(list)
     for run, verdict in verdicts.items():
         if not verdict.usable:
@@ -80,7 +80,7 @@ def _reasons(verdicts: Mapping[str, Verdict]) -> list[str]:
 
 
 def _marked(data: str, prepared: Path, lacking: Set[str]) -> str:
-    """Return a dataset with nothing if prepared, `*` if it will be when asked for, `!` if its archives are missing."""
+    """Return a dataset's name, with `*` if it will be prepared on request, with `!` if its archives are missing."""
     if (prepared / data / "digest").exists():
         return data
     return f"{data}!" if without_split(split_data_name(data)[0]) in lacking else f"{data}*"

@@ -1,10 +1,10 @@
-"""`probmetric init`: a folder, table or file of vectors becomes a dataset entry in params.yaml and an experiment.
+"""Make a dataset entry in params.yaml and an experiment from a folder, table or file of vectors: `probmetric init`.
 
-What is written is checked before it is written: the source lists the images, the configuration is read again.
+Everything is checked before it is written.
 
-In an empty folder a project is started, of the workflow's own files from the wheel or from the checkout. It has no
-dvc.yaml, whose stages name files of the checkout: its data is prepared without DVC. Its conda file names this version
-of the package instead of the checkout and its locked requirements.
+In an empty folder `init` starts a project with the workflow's own files, from the wheel or the checkout. The project
+has no dvc.yaml, whose stages name files of the checkout, and prepares its data without DVC. Its conda file names this
+version of the package instead of the checkout and its locked requirements.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ from probmetric.planning.own_methods import (
 
 TABLES, VECTORS = (".csv", ".tsv"), (".npy", ".npz", ".safetensors")
 MANY_CLASSES = 20
-MOST_OPENED = 10_000  # images whose first and last bytes are looked at: some seconds
-MOST_TESTED = 10_000  # vectors that evaluation compares with each other by default: its time grows with the square
-LARGER_VAL = {0.3: (10, 50), 0.5: (5, 2)}  # shares tried where fewer classes, or images of known classes, validate
-NAME = re.compile("[a-z][a-z0-9_-]*")  # what rules of the workflow take for a dataset and for an experiment
+MOST_OPENED = 10_000  # images whose first and last bytes are checked; this takes some seconds
+MOST_TESTED = 10_000  # vectors that evaluation compares with each other by default; its time grows with the square
+LARGER_VAL = {0.3: (10, 50), 0.5: (5, 2)}  # shares tried if fewer classes, or images of known classes, validate
+NAME = re.compile("[a-z][a-z0-9_-]*")  # names that rules of the workflow accept for a dataset and for an experiment
 FEW_VALIDATING = 5  # classes held out
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What a user asks `init` for.
+    """Arguments that a user gives to `init`.
 
     Attributes:
         place: a folder with one folder per class, a CSV, TSV or Parquet file, or a file of vectors.
-        name: what dataset and experiment are called.
-        split: by_class, by_image or by_group; "": by_class where there are many classes, else by_image.
+        name: name of the dataset and the experiment.
+        split: by_class, by_image or by_group; "": by_class with many classes, else by_image.
         options: further options of the source, such as `on_error`; "" leaves one out.
         extent: how many methods and seeds.
         scratch: whether a small net is trained from scratch, too.
@@ -83,17 +83,17 @@ class Wish:
 
 
 def init(wish: Wish) -> str:
-    """Declare somebody's data as a dataset and write the experiment of that name; says what will be done.
+    """Declare the user's data as a dataset, write the experiment of that name, and return lines about it.
 
-    A project is started where there is none, after everything else was checked.
+    If there is no project, one is started, after everything else was checked.
 
     Raises:
-        ConfigError: the name is none or taken, this folder is one of the photographs', params.yaml cannot be
+        ConfigError: the name is not allowed or taken, this folder belongs to the photographs, params.yaml cannot be
             extended, or weights are missing.
         DataError: there is no data, or too little.
     """
     name = wish.name
-    if not NAME.fullmatch(name) or yaml.safe_load(name) != name:  # null, on and no are no text there
+    if not NAME.fullmatch(name) or yaml.safe_load(name) != name:  # YAML does not read null, on and no as text
         raise ConfigError(
             f"{name!r} cannot name a dataset; use lower-case letters, digits, '-' and '_', with a letter first, and "
             "not null, on or the like. Choose another name with --name."
@@ -105,7 +105,7 @@ def init(wish: Wish) -> str:
 
 
 def _declare(wish: Wish, source: str) -> str:
-    """Do what `init` says, while no other process does."""
+    """Do the work of `init`, while no other process does it."""
     name, place, project = wish.name, wish.place, origin(Path())
     params: Params = parse(Params, read_yaml(project / PARAMS), str(PARAMS))
     experiment = EXPERIMENTS / f"{name}.yaml"
@@ -135,7 +135,7 @@ def _declare(wish: Wish, source: str) -> str:
             scratch=wish.scratch,
         )
     )
-    if max(_sizes(table, "val")) < 2:  # nothing could choose an epoch
+    if max(_sizes(table, "val")) < 2:  # no images could choose an epoch
         rows = {method: row for method, row in rows.items() if row.settings.get("training", {}).get("epochs") == 0}
     rows = named(rows, name)
     many = source == "embeddings" and len(table.columns["split"]) > 2 * MOST_TESTED
@@ -143,7 +143,7 @@ def _declare(wish: Wish, source: str) -> str:
         rows = {method: replace(row, seeds=1) for method, row in rows.items()}
     started = start(Path())
     write_text(experiment, _experiment(name, table, rows, many=many))
-    write_text(PARAMS.resolve(), text)  # last: it is what takes the name
+    write_text(PARAMS.resolve(), text)  # last, since this file reserves the name
     return "\n".join(
         [
             *started,
@@ -157,10 +157,10 @@ def _declare(wish: Wish, source: str) -> str:
 
 
 def _damaged(table: Table) -> list[str]:
-    """Return a note of images that will be left out because they are damaged, as far as a quick look shows.
+    """Return a note about damaged images that will be left out, as far as a quick check finds them.
 
     Raises:
-        DataError: there are some, and they are not to be left out.
+        DataError: there are damaged images, and they are not to be left out.
     """
     problems = table.image.damage(MOST_OPENED) if isinstance(table.image, ImageFiles) else []
     if problems and table.on_error == "raise":
@@ -173,7 +173,7 @@ def _damaged(table: Table) -> list[str]:
 
 
 def _check_outside(place: Path, name: str) -> None:
-    """Raise `ConfigError` where the project would stand among the photographs."""
+    """Raise `ConfigError` if the project would be inside the folder of photographs."""
     photos, here = place.resolve(), Path.cwd()
     if photos.is_dir() and here.is_relative_to(photos):
         beside = shlex.quote(str(photos.parent / f"{name}-project"))
@@ -184,12 +184,12 @@ def _check_outside(place: Path, name: str) -> None:
 
 
 def name_of(place: Path) -> str:
-    """Return the name of a folder or file in the letters that a dataset's name can have: My Birds.csv -> my-birds."""
+    """Return the name of a folder or file in the letters that a dataset's name may have: My Birds.csv -> my-birds."""
     return re.sub("[^a-z0-9_]+", "-", place.resolve().stem.lower()).strip("-")
 
 
 def _folder_of_images(place: Path, source: str, options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the option `images` for a table whose paths are absolute and lie elsewhere."""
+    """Return the option `images` for a table with absolute paths to another folder."""
     if source != "table":
         return {}
     paths = columns_of(place).get(options.get("path_column", "path"))
@@ -200,7 +200,7 @@ def _folder_of_images(place: Path, source: str, options: Mapping[str, Any]) -> d
 
 
 def _data_lines(place: Path, table: Table, split: str, rows: str) -> list[str]:
-    """Return how many `rows` ("images") are there, how they are shared out, and what to be warned of."""
+    """Return lines about the number of `rows` ("images"), their splits, and warnings."""
     labels, splits = table.columns["label"], table.columns["split"]
     counts, classes = Counter(splits.tolist()), len(np.unique(labels))
     shared = ", ".join(f"{counts[part]} {part}" for part in ("train", "val", "test"))
@@ -221,12 +221,12 @@ def _data_lines(place: Path, table: Table, split: str, rows: str) -> list[str]:
 
 
 def _plan_lines(wish: Wish, table: Table, rows: Mapping[str, Row], speed: Measured | None) -> list[str]:
-    """Return what will be run, and what it takes on this machine."""
+    """Return lines about the planned runs, and their time on this machine."""
     splits = table.columns["split"]
     images, training, cores = len(splits), int((splits == "train").sum()), os.cpu_count() or 1
     seen = f"{wish.network}, published weights, {PIXELS} x {PIXELS} pixels" if speed else "vectors, no network"
     seconds = {name: (speed or NO_NETWORK).seconds(row, images=images, training=training) for name, row in rows.items()}
-    longest = max(seconds[name] / row.seeds for name, row in rows.items())  # a run has one core
+    longest = max(seconds[name] / row.seeds for name, row in rows.items())  # a run uses one core
     total = max(sum(seconds.values()) / cores, longest) + (images / DECODED / cores if speed else 0.0)
     runs = sum(row.seeds for row in rows.values())
     lines = [f"Plan ({seen}): {runs} runs, about {_duration(total)} on {cores} cores as busy as now."]
@@ -242,10 +242,10 @@ def _duration(seconds: float) -> str:
 
 
 def source_of(place: Path) -> str:
-    """Return which source reads the data at `place`.
+    """Return the name of the source that reads the data at `place`.
 
     Raises:
-        ConfigError: none does.
+        ConfigError: no source does.
         DataError: a Parquet file cannot be read.
     """
     kind = place.suffix.lower()
@@ -271,7 +271,7 @@ def source_of(place: Path) -> str:
 
 
 def _read(place: Path, source: str, split: str, options: dict[str, Any]) -> tuple[Table, dict[str, Any]]:
-    """Return what the source lists, and its options with the split that suits the number of classes."""
+    """Return the table of the source, and its options with the split that suits the number of classes."""
     groups = {"group": "folder"} if source == "folder" and split == "by_group" else {}
     chosen = {"split": split or "by_image"} | groups | options
     try:
@@ -287,7 +287,7 @@ def _read(place: Path, source: str, split: str, options: dict[str, Any]) -> tupl
             table = _listed(place, source, better)
         except SplitError:  # the data name their splits, which stay
             better = chosen
-    with contextlib.suppress(SplitError):  # the data name what to validate on
+    with contextlib.suppress(SplitError):  # the data name their validation images
         for fraction, enough in LARGER_VAL.items() if "val_fraction" not in better else ():
             if _can_choose(table, *enough):
                 break
@@ -305,18 +305,18 @@ def _read(place: Path, source: str, split: str, options: dict[str, Any]) -> tupl
 
 
 def _can_choose(table: Table, classes: int, images: int) -> bool:
-    """Say whether the validation images can choose between methods: so many classes, or images of known classes."""
+    """Say whether the validation images can choose between methods: they have enough classes, or known classes."""
     sizes = _sizes(table, "val")
     return max(sizes) > 1 and (sum(sizes) >= images if table.protocol == "closed_set" else len(sizes) >= classes)
 
 
 def _sizes(table: Table, split: str) -> list[int]:
-    """Count the images of each class in a split, 0 for none at all; one alone in its class cannot be retrieved."""
+    """Count the images of each class in a split (0 for an empty split); an image alone in its class is never found."""
     return list(Counter(table.columns["label"][table.columns["split"] == split].tolist()).values()) or [0]
 
 
 def _suited(table: Table, source: str, options: dict[str, Any], *, fixed: bool) -> dict[str, Any]:
-    """Return the options with a split that suits the classes unless it is `fixed`, and few enough tested vectors."""
+    """Return the options with a split that suits the classes, unless it is `fixed`, and not too many test vectors."""
     if not fixed and len(set(table.columns["label"].tolist())) >= MANY_CLASSES:
         options = options | {"split": "by_class"}
     if source == "embeddings" and _count(table, "test") > MOST_TESTED:
@@ -336,7 +336,7 @@ def _listed(place: Path, source: str, options: dict[str, Any]) -> Table:
 
 
 def _with_dataset(text: str, name: str, values: dict[str, Any]) -> str:
-    """Return the text of params.yaml with one more entry under data.on_request; comments stay."""
+    """Return the text of params.yaml with a new entry under data.on_request; comments stay."""
     entry = yaml.safe_dump(values, default_flow_style=True, sort_keys=False, width=10_000, allow_unicode=True).strip()
     block = re.search(r"^data:[^\n]*\n(?:[ #][^\n]*\n|\n)*?  on_request:(?P<rest>[^\n]*)\n", text, re.MULTILINE)
     if block is None or "{" in block["rest"].partition("#")[0]:
@@ -350,7 +350,7 @@ def _with_dataset(text: str, name: str, values: dict[str, Any]) -> str:
 
 
 def _check(text: str, name: str, place: Path) -> None:
-    """Raise `ConfigError` unless the text is a sound configuration that declares the dataset at `place`."""
+    """Raise `ConfigError` unless the text is a valid configuration that declares the dataset at `place`."""
     params: Params = parse(Params, yaml.safe_load(text), str(PARAMS))
     if name not in params.data.on_request:
         raise ConfigError(f"{PARAMS}: dataset {name!r} could not be added under data.on_request; add it by hand.")
@@ -379,7 +379,7 @@ def _experiment(name: str, table: Table, rows: Mapping[str, Row], *, many: bool)
 
 
 def _of_many(table: Table) -> str:
-    """Return what the report of very many vectors leaves out, and how to have it."""
+    """Return a line about what the report leaves out for very many vectors, and how to get it."""
     tested, count = _count(table, "test"), len(table.columns["split"])
     return (
         f" To be quick, {tested:,} of {count:,} vectors are tested, with one seed, so the spread over seeds is "
@@ -387,7 +387,7 @@ def _of_many(table: Table) -> str:
     )
 
 
-FILES = ("Snakefile", ".gitignore", "workflow", "params.yaml")  # the last one says that the project is whole
+FILES = ("Snakefile", ".gitignore", "workflow", "params.yaml")  # written last, to mark the project as complete
 LINK, LINKED = "profiles", "workflow/profiles"  # where Snakemake looks for the default profile
 CONDA = Path("workflow/envs/probmetric.yaml")
 CHECKOUT = "      - -r ../../requirements.lock\n      - -e ../..\n"
@@ -395,10 +395,10 @@ PACKAGE = Path(probmetric.__file__).parent
 
 
 def origin(folder: Path) -> Path:
-    """Return the folder whose params.yaml and workflow hold in `folder`: itself, or what a project starts from.
+    """Return the folder whose params.yaml and workflow apply in `folder`: `folder` itself, or a project's template.
 
     Raises:
-        ConfigError: it is no project and none can be started in it, as files of those names are there, or this
+        ConfigError: `folder` is no project, and none can be started, because files of those names are there, or this
             installation has no workflow to copy.
     """
     if (folder / PARAMS).exists():
@@ -413,10 +413,10 @@ def origin(folder: Path) -> Path:
 
 
 def start(folder: Path) -> list[str]:
-    """Write the workflow into `folder` unless it is a project already; says so in a line, [] where it was one.
+    """Write the workflow into `folder` and return a line about it; [] if `folder` is a project already.
 
     Raises:
-        ConfigError: as `origin`.
+        ConfigError: as for `origin`.
     """
     source = origin(folder)
     if source == folder:

@@ -1,8 +1,8 @@
-"""What `probmetric init` plans for data of one's own: methods in the order of what they cost, and what each will take.
+"""Plan the methods of `probmetric init` for the user's own data, the cheapest first, and estimate the time of each.
 
 photographs   frozen features; whitening, LDA and an ArcFace head on them; the network's last stages fine-tuned with
-              ArcFace; the whole network with ArcFace (and ProxyAnchor: `--full`); from scratch only where asked for
-vectors       as they are; whitening, LDA and an ArcFace head; the head with Laplace and PFE
+              ArcFace; the whole network with ArcFace (and ProxyAnchor: `--full`); on request from scratch
+vectors       unchanged; whitening, LDA and an ArcFace head; the head with Laplace and PFE
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ NETWORK = "tf_efficientnet_lite0.in1k"
 PIXELS = 128
 FROZEN = "frozen"
 TIMED = 16  # images of the batch that is timed
-MOST_KEPT = 4e9  # bytes of what the first stages make of the images: on disk, and in memory while it trains
+MOST_KEPT = 4e9  # bytes of the first stages' outputs for all images: on disk, and in memory during training
 
 Settings = dict[str, Any]
 _NO_TRAINING = {"epochs": 0}
-_WHOLE = ("arcface", "ArcFace"), ("proxy_anchor", "ProxyAnchor")  # the latter can collapse: many classes of few images
+_WHOLE = ("arcface", "ArcFace"), ("proxy_anchor", "ProxyAnchor")  # it can collapse with many small classes
 _LAST_STAGES = {"augment": "none", "epochs": 6}
 _START = {"head_init": "lda", "proxy_init": "class_means", "augment": "none", "optimizer": "adamw"}
 _HEAD = _START | {"learning_rate": 3e-4, "epochs": 5}
@@ -40,10 +40,10 @@ class Row:
     """A method that `init` plans.
 
     Attributes:
-        settings: the method, as an experiment's file has it.
+        settings: the method, as in an experiment's file.
         seeds: how often it is trained.
-        what: what it does, for the user.
-        cost: what the time depends on.
+        what: description for the user.
+        cost: which measured cost its time depends on.
     """
 
     settings: Settings
@@ -58,11 +58,11 @@ def of_photos(
     """Return method -> row for photographs.
 
     Args:
-        tag: of the network in timm.
-        last: its last stages; None where they do not train alone.
-        images: how many images there are.
-        training: how many of them train.
-        extent: how much is planned.
+        tag: name of the network in timm.
+        last: its last stages; None if they cannot train alone.
+        images: number of images.
+        training: number of training images.
+        extent: how many methods and seeds are planned.
         scratch: whether a small net is trained from scratch, too.
     """
     seen = {"pretrained": True, "view": {"size": PIXELS}}
@@ -85,7 +85,7 @@ def of_photos(
 
 
 def of_vectors(*, extent: Extent) -> dict[str, Row]:
-    """Return method -> row for vectors of a model that is not at hand."""
+    """Return method -> row for vectors, whose model is not available."""
     headless, network = {"backbone": {"name": "vectors", "head": "none"}}, {"backbone": "vectors", "dim": "features"}
     rows = _on_features(headless, network, {}, extent)
     for uncertainty, name in (("laplace", "Laplace"), ("pfe", "PFE")) if extent != "quick" else ():
@@ -110,7 +110,7 @@ def _on_features(headless: Settings, network: Settings, frozen: Settings, extent
 
 
 def named(rows: Mapping[str, Row], dataset: str) -> dict[str, Row]:
-    """Return the rows under names of their own, `shop-lda`: methods of all experiments share one set of names."""
+    """Return the rows under names such as `shop-lda`, since methods of all experiments share one set of names."""
     renamed = {}
     for method, row in rows.items():
         base = {"base": f"{dataset}-{row.settings['base']}"} if "base" in row.settings else {}
@@ -122,9 +122,9 @@ class LastStages(NamedTuple):
     """The stages of a network that work at its two lowest resolutions.
 
     Attributes:
-        part: name of the first one of them.
-        step: seconds per image, a training step of them on one core.
-        size: bytes of what reaches them of one image.
+        part: name of the first of these stages.
+        step: seconds per image of a training step of these stages on one core.
+        size: bytes of their input for one image.
     """
 
     part: str
@@ -134,12 +134,12 @@ class LastStages(NamedTuple):
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of a network on one core of this machine.
+    """Times of a network, measured on one core of this machine.
 
     Attributes:
-        forward: seconds per image, features.
-        step: seconds per image, a training step of the whole network.
-        last: its last stages; None where they do not train alone.
+        forward: seconds per image for features.
+        step: seconds per image of a training step of the whole network.
+        last: its last stages; None if they cannot train alone.
     """
 
     forward: float
@@ -147,7 +147,7 @@ class Measured:
     last: LastStages | None = None
 
     def seconds(self, row: Row, *, images: int, training: int) -> float:
-        """Return what a row will take on one core: training, embedding and evaluation of all its seeds."""
+        """Return the seconds of a row on one core: training, embedding and evaluation of all its seeds."""
         settings = row.settings.get("training") or {}
         seen = settings.get("epochs", 15) * max(settings.get("steps_per_epoch", 0) * Training().batch_size, training)
         each = {
@@ -161,11 +161,11 @@ class Measured:
 
 
 NO_NETWORK = Measured(0.0, 0.0)
-DECODED = 200  # images a core prepares in a second
+DECODED = 200  # images that a core prepares in a second
 
 
 def evaluation(images: int) -> float:
-    """Return seconds on one core for loading, embedding features and measuring so many images."""
+    """Return the seconds on one core to load, embed and evaluate this number of images."""
     return 15.0 + 4.0 * (images / 1000) ** 1.5
 
 
@@ -174,7 +174,7 @@ def measured(tag: str) -> Measured:
     """Time one batch of a network with its published weights.
 
     Raises:
-        ConfigError: the weights are nowhere to be had.
+        ConfigError: the weights cannot be found or downloaded.
     """
     import torch
 
@@ -197,7 +197,7 @@ def measured(tag: str) -> Measured:
 def last_stages(encoder: Encoder, images: torch.Tensor) -> LastStages | None:
     """Return the last stages of a timm network in evaluation mode, timed on `images` (B, C, H, W).
 
-    None where the network does not say what its stages are, or what comes before them is no chain of modules.
+    None if the network does not declare its stages, or the modules before them form no chain.
     """
     import torch
 
@@ -220,13 +220,11 @@ def _step(encoder: torch.nn.Module, images: torch.Tensor) -> None:
 
 
 def _timed(work: Callable[[], Any]) -> float:
-    """Return the seconds that `work` takes on one core, warmed up."""
+    """Return the seconds that `work` takes on one core after a warm-up."""
     import torch
 
-    threads, timer = (
-        torch.get_num_threads(),
-        timeit.Timer(work),
-    )  # that of torch warns of CUDA on machines without a GPU
+    timer = timeit.Timer(work)  # torch.utils.benchmark warns about CUDA on machines without a GPU
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         timer.timeit(2)

@@ -1,11 +1,11 @@
-"""Plan files of reports and of datasets, beside those of runs (`probmetric.runs.plan`).
+"""Write and read plan files of reports and of datasets, beside those of runs (`probmetric.runs.plan`).
 
-    state/plans/experiments/<experiment>.json   one experiment: its runs and what its report shows
-    state/plans/data.json                       where data lies and how it is made
-    state/plans/data/<dataset>.json             what one prepared dataset is made of
+    state/plans/experiments/<experiment>.json   one experiment: its runs and the content of its report
+    state/plans/data.json                       where data are stored and how they are made
+    state/plans/data/<dataset>.json             ingredients of one prepared dataset
 
-A file is rewritten only where the plan has changed: Snakemake compares its time with the results'. While a workflow is
-running here (`hold_plans`) none changes.
+A file is rewritten only if the plan has changed, because Snakemake compares its time with those of the results. No file
+changes while a workflow is running here (`hold_plans`).
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class ReportPlan:
     Attributes:
         experiment: its name.
         shown: its runs, in its order.
-        runs: plan file of each, and of every run whose encoder one of them borrows.
-        report: what its tables, figures and page show.
-        tracking: where MLflow keeps it.
-        plugins: where components of the user's own come from.
-        code: digest of the code that reports.
+        runs: plan file of each run, and of every run whose encoder one of them borrows.
+        report: content of its tables, figures and page.
+        tracking: where MLflow stores it.
+        plugins: modules of the user's own components.
+        code: digest of the code that makes reports.
     """
 
     experiment: str
@@ -56,7 +56,7 @@ class ReportPlan:
 
     @property
     def path(self) -> Path:
-        """Where the plan lies."""
+        """Path of the plan file."""
         return PLANS / "experiments" / f"{self.experiment}.json"
 
     def write(self) -> Path:
@@ -78,17 +78,16 @@ class ReportPlan:
             raise FileError(f"{path} is damaged or was edited ({error!r}); delete it and {AGAIN}.") from error
 
     def verdicts(self) -> dict[str, Verdict]:
-        """Judge the runs that the report shows by what was planned of them; returns run -> verdict."""
+        """Judge the runs of the report by their plans; return run -> verdict."""
         judge = Judge({name: RunPlan.read(path).run for name, path in self.runs.items()})
         return {name: judge.run_verdict(name) for name in self.shown}
 
 
 @functools.cache
 def reporting_code(figures: tuple[str, ...] = ()) -> str:
-    """Return the digest of what reports are made with.
+    """Return the digest of the code that makes reports.
 
-    These are the modules of the reporting room and what they import, such as the statistics, the room's templates,
-    claims and published numbers, and the modules of users' `figures`.
+    It covers `reporting` with its imports, templates, claims and published numbers, and users' `figures`.
     """
     folder = Path(reporting.__file__).parent
     files = {path: str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()}
@@ -107,19 +106,19 @@ def workflow_runs() -> bool:
 
 
 def hold_plans() -> None:
-    """Have the plan files stay as they are until this process, which runs a workflow, ends."""
+    """Keep the plan files unchanged until this process, which runs a workflow, ends."""
     _HELD.enter_context(try_lock(LOCK))
 
 
 @dataclass(frozen=True)
 class DataPlan:
-    """The part of params.yaml that says which datasets there are, where they lie and how they are made."""
+    """The part of params.yaml about data: which datasets there are, where they are stored and how they are made."""
 
     params: Params
 
     @classmethod
     def of(cls, params: Params) -> DataPlan:
-        """Return the plan of a configuration; everything that is not about data has its default."""
+        """Return the plan of a configuration; settings that are not about data have their defaults."""
         return cls(Params(data=params.data, datasets=params.datasets, noise=params.noise, plugins=params.plugins))
 
     def write(self) -> Path:
@@ -127,9 +126,9 @@ class DataPlan:
         return write_if_changed(DATA, self.params.model_dump(mode="json"))
 
     def write_dataset(self, name: str, *, again: bool = False) -> Path:
-        """Write what prepared dataset `name` is made of now, unless it stands there already; returns the path.
+        """Write the current ingredients of prepared dataset `name`, if they have changed; return the path.
 
-        `again` changes the file in any case: the dataset is to be prepared again.
+        `again` changes the file in any case, so that the dataset is prepared again.
         """
         path = dataset_plan(name)
         before = read_json(path, AGAIN, dict[str, Any]) if present(path) else {}
@@ -137,10 +136,10 @@ class DataPlan:
 
     @classmethod
     def read(cls, path: str | Path) -> DataPlan:
-        """Read a plan; errors as of `ReportPlan.read`."""
+        """Read a plan; errors as for `ReportPlan.read`."""
         return cls(parse(Params, read_json(path, AGAIN, dict[str, Any]), str(path)))
 
 
 def dataset_plan(name: str) -> Path:
-    """Return where it stands what prepared dataset `name` is made of."""
+    """Return the path of the file with the ingredients of prepared dataset `name`."""
     return PLANS / "data" / f"{name}.json"

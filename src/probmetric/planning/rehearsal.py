@@ -1,7 +1,7 @@
-"""What a training would refuse before its first step, found before any job: the job's own first lines are run.
+"""Find before any job whether a training would fail before its first step, by running the first lines of the job.
 
-Data, network, loss, optimiser and trainer are made as the job makes them, on the CPU. Where the sampler takes any data,
-or they are not prepared yet, images that fit every sampler stand in for them, and only the network is judged.
+Data, network, loss, optimiser and trainer are made as the job makes them, on the CPU. If the sampler accepts any data,
+or the data are not prepared yet, blank images that fit every sampler replace them, and only the network is checked.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from probmetric.io import FileError
 if TYPE_CHECKING:
     from probmetric.training.data import TrainingImages
 
-SIDE = 32  # of the images that stand in, where no view says
-PARTICULAR = ("episodic", "pairs")  # samplers for which images may be too few
-# What decides, besides backbone, view, weights and (for these samplers) data, whether a training can begin.
+SIDE = 32  # side of the blank images, if no view sets it
+PARTICULAR = ("episodic", "pairs")  # samplers that can have too few images
+# Settings that decide, with backbone, view, weights and (for these samplers) data, whether a training can begin.
 DECIDING = {
     *("sampler", "batch_size", "images_per_class", "selection", "selection_metric", "augment"),
     *("batch_norm", "freeze", "train_from", "lora", "layer_decay", "gradient_cache"),
@@ -29,11 +29,11 @@ DECIDING = {
 
 
 def kind_of(settings: EncoderSettings) -> str:
-    """Return what trainings that can begin, or cannot, alike have in common; "" where planning knows that it can."""
+    """Return a key for trainings of which all or none can begin; "" if planning knows that this one can."""
     training, backbone = settings.training, settings.backbone
     learns = settings.loss is not None and training.epochs > 0
     headless = not models.REGISTRY.holds(backbone.name, "has_head", backbone.options)
-    weights = settings.pretrained and backbone.name != "timm"  # of timm's networks `models._weights` says it faster
+    weights = settings.pretrained and backbone.name != "timm"  # for timm's networks `models._weights` answers faster
     changed = training.lora or training.layer_decay is not None or training.gradient_cache
     drawn = training.sampler in PARTICULAR
     if not (weights or training.train_from or (learns and (changed or drawn or headless))):
@@ -44,12 +44,12 @@ def kind_of(settings: EncoderSettings) -> str:
 
 
 def refusal(settings: EncoderSettings, *, data: bool, weights: bool) -> str:
-    """Return why a training cannot begin; "" where it can.
+    """Return why a training cannot begin; "" if it can.
 
     Args:
         settings: the run's settings.
-        data: whether the dataset, where it is prepared, stays as it is.
-        weights: whether the weight file `pretrained` is there; weights that a backbone publishes are not asked for.
+        data: whether the dataset, if it is prepared, stays unchanged.
+        weights: whether the weight file `pretrained` exists; published weights of a backbone are not checked.
     """
     import torch
 
@@ -61,7 +61,7 @@ def refusal(settings: EncoderSettings, *, data: bool, weights: bool) -> str:
 
     network: Any = models.REGISTRY.get(settings.backbone.name)
     if settings.pretrained is True:
-        weights = network.load_pretrained is Encoder.load_pretrained  # which says that there are none
+        weights = network.load_pretrained is Encoder.load_pretrained  # raises the error that there are none
     if not weights or settings.backbone.name == "timm":
         settings = settings.model_copy(update={"pretrained": None})
     try:
@@ -78,7 +78,7 @@ def refusal(settings: EncoderSettings, *, data: bool, weights: bool) -> str:
 
 
 def _images(settings: EncoderSettings) -> TrainingImages | None:
-    """Return what the job would open; None where it is not there, or damaged."""
+    """Return the images that the job would open; None if they are missing or damaged."""
     from probmetric.training.data import training_images, training_view
     from probmetric.training.run import TRAINED_AS
 
@@ -91,7 +91,7 @@ def _images(settings: EncoderSettings) -> TrainingImages | None:
 
 
 def _blank(settings: EncoderSettings) -> TrainingImages:
-    """Return images that stand in for the dataset: enough classes, and images of each, for every sampler."""
+    """Return blank images in place of the dataset: enough classes, and images of each, for every sampler."""
     from probmetric.data.views import create_view
     from probmetric.training.data import TrainingImages
 
@@ -103,7 +103,7 @@ def _blank(settings: EncoderSettings) -> TrainingImages:
 
 @dataclass(frozen=True)
 class Blank:
-    """Black images that stand in for a dataset: `labels` (N,), `side` of each."""
+    """Black images in place of a dataset: `labels` (N,), `side` of each."""
 
     labels: np.ndarray
     side: int

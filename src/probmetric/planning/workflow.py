@@ -1,7 +1,7 @@
-"""What the Snakefile knows: experiments, runs, and their plan files.
+"""Give the Snakefile its experiments, runs, and their plan files.
 
 The main process of a workflow validates the configuration, expands it and writes plan files (`WorkflowPlan`). The rules
-read them, also in jobs on other machines (`run_inputs`, `report_inputs`). PyTorch is imported where a network or a
+read them, also in jobs on other machines (`run_inputs`, `report_inputs`). PyTorch is imported only if a network or a
 weight file decides whether a training can begin (`rehearsal`).
 """
 
@@ -44,9 +44,9 @@ from probmetric.tracking.store import check_place
 log = logging.getLogger(__name__)
 
 TIMM_TAG = str(BACKBONES.options("timm")["tag"].default)
-# How names of metrics begin that are measured where a setting of `evaluation` says so.
+# Beginnings of metrics' names that are measured only with a setting of `evaluation`.
 SWITCHES = {"train/structure/": "training_images", "structure/proxy_": "proxies", "clustering/": "clustering"}
-AHEAD = 60  # seconds that clocks of machines with one file system may differ
+AHEAD = 60  # seconds by which clocks of machines with one file system may differ
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class WorkflowPlan:
         """Validate Snakemake's `config` (params.yaml and `--config` values) and expand its experiments.
 
         Raises:
-            ConfigError: where, the value, what is allowed and the nearest match.
+            ConfigError: a value is wrong; the message names place, value, allowed values and the nearest match.
         """
         params: Params = parse(Params, dict(config), "params.yaml")
         _check_stage_names(Path("params.yaml"))
@@ -82,7 +82,7 @@ class WorkflowPlan:
 
     @classmethod
     def of(cls, params: Params, experiments: Sequence[str]) -> WorkflowPlan:
-        """Return what params.yaml plans of some experiments now; errors as of `from_config`."""
+        """Return the plan of some experiments by the current params.yaml; errors as for `from_config`."""
         return cls.from_config(params.model_dump(mode="json") | {"experiments": list(experiments)})
 
     @property
@@ -96,15 +96,15 @@ class WorkflowPlan:
 
     @functools.cached_property
     def judge(self) -> Judge:
-        """Judge of every step: whether it is finished and up to date."""
+        """The judge that tells of every step whether it is finished and up to date."""
         return Judge(self.runs)
 
     def write(self) -> None:
-        """Write the plan file of every dataset, run and report that is planned, where it has changed.
+        """Write the plan file of every planned dataset, run and report, if it has changed.
 
-        The plan changes, too, of a run or dataset that is there but not as planned (its record was deleted, or its
-        files came from elsewhere): Snakemake would not make it again. While a workflow is running here, plans that are
-        there stay as they are: jobs that have not started yet do what was planned.
+        The plan file also changes for a run or dataset that exists but not as planned (its record was deleted, or its
+        files came from elsewhere), so that Snakemake makes it again. While a workflow is running here, existing plans
+        do not change: jobs that have not started yet do what was planned.
         """
         data = DataPlan.of(self.params)
         names = dict.fromkeys(name for run in self.runs.values() for name in run.data)
@@ -123,16 +123,16 @@ class WorkflowPlan:
         remember()
 
     def _unlike(self, run: Run) -> bool:
-        """Say whether a run is there, as Snakemake sees it, but not made as planned."""
+        """Say whether a run exists for Snakemake, but was not made as planned."""
         until = self.params.until
         steps = [step for step in run.steps_until(until) if not self.judge.verdict(run.name, step).usable]
         return bool(steps) and Path(made_file(until).format(run=run.name)).exists()
 
     def check_machine(self) -> None:
-        """Stop where this machine would end the workflow late: by its clock, or by the place of the MLflow store.
+        """Stop early if this machine would stop the workflow late: by its clock, or by the place of the MLflow store.
 
         Raises:
-            ConfigError: a file that Snakemake compares bears a time in the future: it would wait, or make all again.
+            ConfigError: a file that Snakemake compares has a time in the future; Snakemake would wait, or repeat all.
             FileError: the store cannot be written.
         """
         self._check_times()
@@ -154,11 +154,11 @@ class WorkflowPlan:
             )
 
     def run_plan(self, run: Run) -> RunPlan:
-        """Return what the job of a run is told."""
+        """Return the plan for the job of a run."""
         return RunPlan(run, self.params.tracking.store, self.params.plugins)
 
     def report_plan(self, experiment: str) -> ReportPlan:
-        """Return what an experiment's tables, figures, page and MLflow runs depend on besides the results."""
+        """Return everything except results on which an experiment's tables, figures, page and MLflow runs depend."""
         planned = self.planned[experiment]
         shown = self.run_names(experiment)
         needed = dict.fromkeys([*shown, *(name for run in planned.runs for name in run.encoders), *planned.encoders])
@@ -180,7 +180,7 @@ class WorkflowPlan:
         )
 
     def check_planned(self, run: str) -> None:
-        """Raise `ConfigError` for a run that was not planned: its plan file may be of another day."""
+        """Raise `ConfigError` for a run that was not planned, because its plan file may be old."""
         if run not in self.runs:
             raise ConfigError(
                 f"run {run} is in none of the experiments planned ({', '.join(self.planned) or 'none'}). "
@@ -188,7 +188,7 @@ class WorkflowPlan:
             )
 
     def _check_trainings(self) -> None:
-        """Stop if a training still to be done cannot begin: network, weights or images are nowhere, or do not fit."""
+        """Stop if a pending training cannot begin: network, weights or images are missing, or do not fit."""
         judged: dict[str, str] = {}
         for name, run in self._untrained():
             where = next((f"experiment {each}: " for each in self.planned if name in self.run_names(each)), "")
@@ -214,26 +214,26 @@ class WorkflowPlan:
                 raise ConfigError(f"{where}: {why}")
 
     def _untrained(self) -> Iterator[tuple[str, Run]]:
-        """Yield the runs still to be trained."""
+        """Yield the runs that are not trained yet."""
         for name, run in self.runs.items():
             if run.trains and not self.judge.verdict(name, "train").usable:
                 yield name, run
 
     @functools.cached_property
     def outdated_data(self) -> dict[str, str]:
-        """Prepared datasets of the plan that are to be prepared again, and why."""
+        """Return the prepared datasets of the plan that must be prepared again, and why."""
         names = dict.fromkeys(name for run in self.runs.values() for name in run.data)
         reasons = {name: outdated(self.params, name) for name in names}
         return {name: why for name, why in reasons.items() if why}
 
     def plan_digest(self, experiment: str) -> str:
-        """Return the digest of what an experiment is about to ask: runs with all their settings, metrics, claims."""
+        """Return the digest of an experiment's plan: runs with all their settings, metrics, claims."""
         runs = {name: self.runs[name].settings.model_dump(mode="json") for name in self.run_names(experiment)}
         claims = [claim.model_dump(mode="json") for claim in load_claims()]
         return digest_of([runs, list(self.planned[experiment].spec.metrics), claims])[:12]
 
     def notice(self) -> str:
-        """Return what is to be said at the start of a workflow; empty where all is as planned."""
+        """Return the message at the start of a workflow; empty if all is as planned."""
         stale = sum(self.judge.run_verdict(name).state == "stale" for name in self.runs)
         lines = [f"{stale} run(s) are stale and are made again (`probmetric status` says why)."] if stale else []
         modules = {module for run in self.runs.values() for module in plugin_modules(run.settings)}
@@ -255,25 +255,25 @@ class WorkflowPlan:
 
 
 def _timm_tag(run: Run) -> str:
-    """Return the tag of timm's that a run's backbone has; empty for another backbone."""
+    """Return the timm tag of a run's backbone; empty for another backbone."""
     backbone = run.settings.backbone
     return str(backbone.options.get("tag", TIMM_TAG)) if backbone.name == "timm" else ""
 
 
 def made_file(until: Step) -> str:
-    """Return the file, with `{run}` for its name, that says to Snakemake that a run is made up to a step.
+    """Return the file (with `{run}` for the run's name) that shows Snakemake that a run is made up to a step.
 
-    Snakemake removes it before the job; the job restores it where nothing has changed.
+    Snakemake removes it before the job; the job restores it if the results are still right.
     """
     return "results/{run}/metrics.json" if until == "evaluate" else f"state/{until}/{{run}}"
 
 
 def run_inputs(run: str, result_of: str) -> list[str]:
-    """Return the files that the job of a run waits for, as its plan says.
+    """Return the files that the job of a run waits for, from its plan.
 
     Args:
         run: its name.
-        result_of: the file that says that another run is made, with `{run}` for its name.
+        result_of: the file that shows that another run is made, with `{run}` for its name.
     """
     plan = RunPlan.read(PLANS / f"{run}.json").run
     others = dict.fromkeys([*plan.encoders, *([plan.origin] if plan.trains and plan.origin else [])])
@@ -284,13 +284,13 @@ def run_inputs(run: str, result_of: str) -> list[str]:
 
 
 def report_inputs(experiment: str) -> list[str]:
-    """Return the results that an experiment's report waits for, as its plan says."""
+    """Return the results that an experiment's report waits for, from its plan."""
     values = read_json(PLANS / "experiments" / f"{experiment}.json", "plan again", dict[str, Any])
     return [str(RunFolder.named(run).metrics_file) for run in values["shown"]]
 
 
 def _check_stage_names(path: Path) -> None:
-    """Stop where the file names an experiment on other data: DVC could then not read any of its stages."""
+    """Stop if the file names an experiment on other data, since DVC could then not read any of its stages."""
     named = read_yaml(path).get("experiments", []) if path.exists() else []
     for name in [named] if isinstance(named, str) else named:
         if "@" in str(name):
@@ -301,7 +301,7 @@ def _check_stage_names(path: Path) -> None:
 
 
 def check_archives(params: Params, names: Iterable[str]) -> None:
-    """Stop, saying what to put where, if a dataset is neither prepared nor can be: before the first job, not after."""
+    """Stop before the first job if a dataset cannot be prepared; the message says which files to put where."""
     lines = [
         f"dataset {r.name!r} is {r.state}: {', '.join(r.missing)} not found; {r.next_command}."
         for r in absent(params, names)
@@ -311,7 +311,7 @@ def check_archives(params: Params, names: Iterable[str]) -> None:
 
 
 def check_report(params: Params, name: str, planned: PlannedExperiment) -> None:
-    """Stop where an experiment asks for a figure nobody draws, a metric nothing computes or one label twice."""
+    """Stop if an experiment names an unknown figure, a metric that is not computed, or one label twice."""
     labels = dict[str, str]()
     for method, label in {run.settings.method: run.settings.label for run in planned.runs}.items():
         if (other := labels.setdefault(label, method)) != method:
@@ -356,9 +356,8 @@ def write_schemas(folder: Path) -> list[Path]:
 def prepare_environment() -> None:
     """Let jobs find `probmetric` and `dvc` beside this Python, whether or not its environment is activated.
 
-    Their C library (glibc 2.35 or newer; others do not read this) takes memory in huge pages where the kernel offers
-    them on request, and with a `GLIBC_TUNABLES` of the user's as that says: a step of a small net takes 5 to 10 % less
-    processor time.
+    It also sets `GLIBC_TUNABLES`, unless the user has, so that glibc (2.35 or newer) takes memory in huge pages where
+    the kernel offers them on request: a step of a small net takes 5 to 10 % less processor time.
     """
     switch_telemetry_off()
     os.environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
@@ -369,13 +368,13 @@ _AT_K = re.compile(r"(?:recall|precision)_at_(\d+)")
 
 
 def check_metrics(where: str, metrics: Iterable[str], *, ks: Iterable[int], ood: Iterable[str]) -> None:
-    """Raise `ConfigError` for a metric nothing computes.
+    """Raise `ConfigError` for a metric that is not computed.
 
     Args:
-        where: who asks, for the message.
-        metrics: the names asked for.
+        where: the file or command that names them, for the message.
+        metrics: the names.
         ks: `evaluation.ks`.
-        ood: out-of-distribution sets of the runs at hand.
+        ood: out-of-distribution sets of the runs.
     """
     ks, ood = tuple(ks), tuple(dict.fromkeys(ood))
     computed = metric_names(ks, ood)

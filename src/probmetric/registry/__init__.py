@@ -1,7 +1,7 @@
-"""Named components: losses, uncertainties, backbones, views, metrics, figures and data sources are found by name.
+"""Find components by name: losses, uncertainties, backbones, views, metrics, figures and data sources.
 
-A component gives its name when it registers, or takes that of its module or, inside the package, of its folder there.
-Adding one is adding a file; files that start with an underscore are helpers.
+A component gives its name when it registers, or takes the name of its module or, inside the package, of its folder.
+To add a component, add a file; files that start with an underscore are helpers.
 
     from probmetric.losses import ProxyLoss, register
 
@@ -9,11 +9,11 @@ Adding one is adding a file; files that start with an underscore are helpers.
     class Circle(ProxyLoss):
         def __init__(self, *, num_classes: int, dim: int, margin: float = 0.4) -> None: ...
 
-Such a module is made known by `plugins: [my_package]` in params.yaml, by `probmetric.load_plugins`, by an entry point
-of the group `probmetric.components`, or by importing it.
+A module becomes known through `plugins: [my_package]` in params.yaml, `probmetric.load_plugins`, an entry point of the
+group `probmetric.components`, or an import.
 
-Configuration is checked in milliseconds, before PyTorch is loaded: names, options and the constants planning needs are
-read from a catalogue (`probmetric schema` writes it); a component that is newer than the catalogue is imported once.
+Configuration is checked in milliseconds, before PyTorch is loaded: a catalogue (`probmetric schema` writes it) holds
+names, options and the constants that planning needs. A component that is newer than the catalogue is imported once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Options of components: which there are, what each takes, and the one check of their values.
+"""Describe the options of components and the values that each takes, and check values.
 
 An option is a keyword argument, its range an annotation in the component's signature:
 
@@ -7,10 +7,10 @@ An option is a keyword argument, its range an annotation in the component's sign
     cutoff: Annotated[float, Range(above=0, below=2)] = 0.5          between two numbers
     ratio: tuple[float, float] = (0.75, 1.33)                        a list of two numbers
     upper: Annotated[float, Range(above="cutoff", high=2)] = 2.0     bounded by another option
-    prior: Annotated[float, When(kind="fixed")] = 1.0                counts with one value of another option only
+    prior: Annotated[float, When(kind="fixed")] = 1.0                used only with one value of another option
 
-`Registry.create` checks the options it passes on, and configuration checks them by the same functions from the
-catalogue; constructors trust their arguments.
+`Registry.create` checks the options it passes on. Configuration checks them with the same functions, from the
+catalogue. Constructors do not check their arguments.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class OptionValueError(ProbMetricError, ValueError):
 
 
 class RegistrationError(ProbMetricError, ValueError):
-    """A component cannot be registered as it is written: its name, its options or what it must declare."""
+    """A component cannot be registered, because of its name, its options or a missing declaration."""
 
 
 class PluginError(ProbMetricError, ValueError):
@@ -64,9 +64,9 @@ _ALIASES = {"tuple": "list", "Sequence": "list", "Mapping": "dict", "NoneType": 
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers an option takes, written `Annotated[float, Range(above=0)]`; a bound that is None is none.
+    """Numbers that an option takes, written `Annotated[float, Range(above=0)]`; None means no bound.
 
-    A bound may name another option, whose value it then is; where that value is None, there is no such bound.
+    A bound may name another option; the bound is then the value of that option. If this is None, there is no bound.
 
     Attributes:
         above: smaller than any allowed number.
@@ -115,9 +115,9 @@ def _shown(bound: float | str) -> str:
 
 
 class When:
-    """Marks an option that counts with some values of another one only: `When(prior="fixed")`, or a tuple or `Range`.
+    """Mark an option that is used only with some values of another one: `When(prior="fixed")`, or a tuple or `Range`.
 
-    With any other value it must keep its default.
+    With any other value of that option, it must keep its default.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -148,12 +148,12 @@ class Option:
 
     Attributes:
         name: its name.
-        default: its default; `REQUIRED` where it has none.
-        types: names of the types it takes (float, int, bool, str, list, dict, None); empty where nobody says.
-        lengths: how many numbers its list may hold; empty where nobody says.
-        choices: the only values it takes, of a `Literal`.
-        range: the numbers it takes; none is larger than 1e15.
-        when: other option -> the values of it with which this one counts.
+        default: its default; `REQUIRED` if it has none.
+        types: names of the types it takes (float, int, bool, str, list, dict, None); empty if not declared.
+        lengths: how many numbers its list may hold; empty if not declared.
+        choices: the only values it takes, from a `Literal`.
+        range: the numbers it takes, at most 1e15.
+        when: other option -> its values with which this option is used.
     """
 
     name: str
@@ -166,11 +166,11 @@ class Option:
 
     @property
     def allowed(self) -> str:
-        """What it takes, for people: `float or None`, `'a', 'b'`."""
+        """The values it takes, in words: `float or None`, `'a', 'b'`."""
         return ", ".join(map(repr, self.choices)) if self.choices else " or ".join(self.types) or "anything"
 
     def check(self, where: str, value: Any, others: Mapping[str, Any] | None = None) -> Any:
-        """Return `value`, an integer as a float where floats are asked.
+        """Return the checked `value`; an integer becomes a float if the option takes floats.
 
         Args:
             where: beginning of the message.
@@ -208,21 +208,21 @@ class Option:
 
     @property
     def depends_on(self) -> set[str]:
-        """Names of the options whose values decide what this one takes."""
+        """Names of the options whose values decide which values this one takes."""
         return {*self.range.options, *self.when}
 
 
 def check_options(where: str, options: Mapping[str, Option], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `values`, checked against `options`, with integers as floats where floats are asked.
+    """Return `values`, checked against `options`; integers become floats where options take floats.
 
     Args:
         where: the component in messages, as `loss 'arcface'`.
         options: every option of the component.
-        values: name -> value of those that were set.
+        values: name -> value of the options that were set.
 
     Raises:
-        UnknownNameError: an option the component does not have.
-        OptionValueError: a value it does not take, by itself or beside the other options.
+        UnknownNameError: the component does not have an option.
+        OptionValueError: an option does not take a value, by itself or with the other options.
     """
     for name in values:
         if name not in options:
@@ -238,14 +238,14 @@ def check_options(where: str, options: Mapping[str, Option], values: Mapping[str
 
 
 def _numbers(value: Any) -> list[float]:
-    """Return the number, or those of a list."""
+    """Return the number, or the numbers of a list."""
     if isinstance(value, list | tuple):
         return [number for part in value for number in _numbers(part)]
     return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
 
 
 def _text(value: Any) -> str:
-    """Return `value` for a message, which a long one does not fill."""
+    """Return `value` for a message, cut if it is long."""
     try:
         text = repr(value)
     except ValueError:  # Python writes no integers of more than 4,300 digits
@@ -259,7 +259,7 @@ def _is(value: Any, name: str) -> bool:
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of a component without importing it: its module, options, constants, and a line about it."""
+    """Facts about a component that are known without importing it: module, options, constants, one line of text."""
 
     module: str
     options: dict[str, Option] = field(default_factory=dict)
@@ -267,21 +267,21 @@ class Entry:
     doc: str = ""
 
     def plain(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the entry as JSON values."""
         exclude = {"__all__": {"name"}}
         options = _as_json().dump_python(self.options, mode="json", exclude_defaults=True, exclude=exclude)
         return {"module": self.module, "doc": self.doc, "constants": self.constants, "options": options}
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Entry:
-        """Read it from JSON values."""
+        """Read an entry from JSON values."""
         options = {name: {"name": name} | values for name, values in plain["options"].items()}
         return cls(plain["module"], _as_json().validate_python(options), plain["constants"], plain["doc"])
 
 
 @functools.cache
 def _as_json() -> Any:
-    """Return what writes options by name as JSON values, and reads them."""
+    """Return the adapter that writes options by name as JSON values, and reads them."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(dict[str, Option])
@@ -293,12 +293,12 @@ def entry_of(component: Callable[..., Any], module: str, context: Iterable[str],
     Args:
         component: the registered class or function.
         module: the module its entry names.
-        context: arguments its creator gives, which are no options.
-        constants: names of the class constants to keep, where the component has them.
+        context: arguments that its creator gives, which are no options.
+        constants: names of the class constants to keep, if the component has them.
 
     Raises:
-        RegistrationError: an option before `*` or without a type, a field that would be none, a default that is no
-            plain value, or a range that names no option.
+        RegistrationError: an option is before `*` or has no type, a field would not become an option, a default is no
+            plain value, or a range names an unknown option.
     """
     where = f"{component.__module__}.{component.__qualname__}"
     options = {option.name: option for option in _options(component, where, tuple(context))}
@@ -351,7 +351,7 @@ def option_of(name: str, annotation: Any) -> Option:
 
 
 def _signatures(component: Callable[..., Any]) -> Iterator[tuple[Any, dict[str, inspect.Parameter]]]:
-    """Yield the component's own parameters and, while they are passed on by `**`, those of the classes below it."""
+    """Yield the component's own parameters and, while `**` passes them on, those of its base classes."""
     if not isinstance(component, type):
         yield component, dict(inspect.signature(component).parameters)
         return
@@ -366,7 +366,7 @@ def _signatures(component: Callable[..., Any]) -> Iterator[tuple[Any, dict[str, 
 
 
 def _resolved(annotation: Any, names: dict[str, Any]) -> Any:
-    """Evaluate an annotation written as text, which stays text where its names exist for type checkers only."""
+    """Evaluate an annotation written as text; it stays text if its names exist for type checkers only."""
     if not isinstance(annotation, str):
         return annotation
     lone = types.FunctionType((lambda: None).__code__, names)
@@ -378,7 +378,7 @@ def _resolved(annotation: Any, names: dict[str, Any]) -> Any:
 
 
 def _allowed(annotation: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-    """Return the (types, choices) that an annotation allows; nothing where it is open or not a type we check."""
+    """Return the (types, choices) that an annotation allows; both empty if it is open or not a type we check."""
     parts = list(_parts(annotation))
     literal = [part for part in parts if typing.get_origin(part) is Literal]
     names = [_type_name(part) for part in parts if part not in literal]
@@ -391,14 +391,14 @@ def _allowed(annotation: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
 
 
 def _lengths(annotation: Any) -> tuple[int, ...]:
-    """Return how many numbers a list may hold, of `tuple[float, float]` two; nothing where that is open."""
+    """Return how many numbers a list may hold, two for `tuple[float, float]`; empty if any number is allowed."""
     tuples = [typing.get_args(part) for part in _parts(annotation) if typing.get_origin(part) is tuple]
     numbers = all(kind in (int, float) for kinds in tuples for kind in kinds)
     return tuple(len(kinds) for kinds in tuples) if numbers else ()
 
 
 def _marks(annotation: Any) -> Iterator[Any]:
-    """Yield what `Annotated` adds to a type, or to a part of a union."""
+    """Yield the marks that `Annotated` adds to a type, or to a part of a union."""
     yield from getattr(annotation, "__metadata__", ())
     inner = typing.get_args(annotation)
     for part in inner[:1] if typing.get_origin(annotation) is Annotated else inner if _is_union(annotation) else ():
@@ -406,7 +406,7 @@ def _marks(annotation: Any) -> Iterator[Any]:
 
 
 def _parts(annotation: Any) -> Iterator[Any]:
-    """Yield the type, or those it is a union of, without what `Annotated` adds."""
+    """Yield the type, or the types of a union, without the marks of `Annotated`."""
     if typing.get_origin(annotation) is Annotated:
         yield from _parts(typing.get_args(annotation)[0])
     elif _is_union(annotation):
@@ -429,7 +429,7 @@ def _type_name(annotation: Any) -> str:
 
 
 def _plain(value: Any, where: str, name: str) -> Any:
-    """Return `value` as it is after being written to JSON and read again."""
+    """Return the value that results from writing `value` to JSON and reading it."""
     if isinstance(value, tuple | list):
         return [_plain(part, where, name) for part in value]
     if isinstance(value, Mapping):
@@ -443,7 +443,7 @@ def _plain(value: Any, where: str, name: str) -> Any:
 
 
 def _first_line(component: Callable[..., Any]) -> str:
-    """Return the first line of its own docstring, else of its module's."""
+    """Return the first line of the component's own docstring, else of its module's."""
     docstring = vars(component).get("__doc__") if isinstance(component, type) else component.__doc__
     text = docstring or getattr(inspect.getmodule(component), "__doc__", None) or ""
     return text.strip().partition("\n")[0].strip()

@@ -1,16 +1,16 @@
-"""Registries: the components of every kind by name, the package's own and those of plugins.
+"""Register the components of every kind by name, the package's own and those of plugins.
 
     plugins: [my_package]                       params.yaml: a module or package of the project's folder, or installed
-    probmetric.load_plugins(["my_package"])     the same in the library
+    probmetric.load_plugins(["my_package"])     loads the plugins in the library
     [project.entry-points."probmetric.components"]
     mylab = "mylab.components"                  pyproject.toml of an installed package: known wherever it is installed
 
-Of a package, every module is imported whose name does not start with an underscore. What they register is kept in
+All modules of a package are imported, except those whose name starts with an underscore. Their components are stored in
 state/components/ until a source file of the package changes, so that configuration is checked without importing them.
 
-Entries of components lie on disk: in the catalogue shipped with the package, and what was read since below state/. An
-entry counts while the source it was read from is the same. A component whose file is new or changed is imported once;
-inside a project (a folder with params.yaml) its entry is then kept in state/components/.
+Entries of components are stored in the catalogue shipped with the package and, if read later, below state/. An entry is
+valid while the source it was read from is unchanged. A component whose file is new or changed is imported once; inside
+a project (a folder with params.yaml) its entry is then stored in state/components/.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _shipped(kind: str, name: str, shared: str, source: str) -> Mapping[str, Any
 
 
 def _kept(name: str, digest: str) -> Any:
-    """Return what was kept under `name` for sources with `digest`, or None."""
+    """Return the entries stored under `name` for sources with `digest`, or None."""
     path = KEPT / f"{name}.json"
     if not PROJECT.is_file() or not path.is_file():
         return None
@@ -78,14 +78,14 @@ def _kept(name: str, digest: str) -> Any:
 
 
 def _keep(name: str, digest: str, entries: Any) -> None:
-    """Keep `entries` under `name` for sources with `digest`; outside a project nothing is written."""
+    """Store `entries` under `name` for sources with `digest`; outside a project no file is written."""
     if PROJECT.is_file():
-        with contextlib.suppress(FileError):  # a project that cannot be written to is read all the same
+        with contextlib.suppress(FileError):  # a project may be read-only
             write_json(KEPT / f"{name}.json", {"digest": digest, "entries": entries})
 
 
 def _last_home(kind: str, name: str) -> str:
-    """Return the module of the plugin that a component of this project was last seen in, "" where there is none."""
+    """Return the module of the plugin that last held a component of this project; "" if there is none."""
     for path in KEPT.glob("plugin-*.json") if PROJECT.is_file() else ():
         note = remembered_json(path)
         for entry in note["entries"] if isinstance(note, dict) else ():
@@ -102,14 +102,14 @@ _NAMED = re.compile(r'^@(?:register\("|score\(.*\)\ndef )([a-z0-9_]+)', re.MULTI
 
 
 class Registry:
-    """Components of one kind: those of the modules of `package`, and those other modules register.
+    """Components of one kind: those of the modules of `package`, and those that other modules register.
 
-    `context` names the arguments the caller supplies when it creates a component (for a loss: `num_classes`, `dim`);
-    they are not options a user sets. `constants` names the class constants that can be asked for without importing.
+    `context` names the arguments that the caller supplies when it creates a component (for a loss: `num_classes`,
+    `dim`); users do not set them as options. `constants` names the class constants that are known without an import.
     `hint` ends the message about an unknown name.
 
     A module of the package holds the components that its lines `@register("name")` name or, with `@register` alone, one
-    that has the module's name; a score has the name of its function.
+    with the module's name; a score has the name of its function.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Registry:
         """Register a class or function, as `@register` by the name of its module, or as `@register("name")`.
 
         Raises:
-            RegistrationError: another component has that name, the name is no name, or it differs from the file's.
+            RegistrationError: another component has that name, the name is not allowed, or it differs from the file's.
         """
         if component is None:
             return self.register
@@ -161,7 +161,7 @@ class Registry:
         return component
 
     def _alone(self, name: str, component: T) -> T:
-        """Return `component`, if no other one of its module has its name; the same one may be defined again."""
+        """Return `component`, if no other component of its module has its name; it may be defined again."""
         other = self._objects.get(name)
         if other and other.__module__ == component.__module__ and other.__qualname__ != component.__qualname__:
             raise RegistrationError(
@@ -171,7 +171,7 @@ class Registry:
         return component
 
     def adopt(self, name: str, entry: Entry) -> None:
-        """Take the entry of a component defined outside the package; it is imported when it is asked for.
+        """Add the entry of a component defined outside the package; the component is imported when it is needed.
 
         Raises:
             RegistrationError: a component of another module has that name.
@@ -209,7 +209,7 @@ class Registry:
         return source_digest(sorted(path.rglob("*.py")) if path.is_dir() else [path])
 
     def names(self) -> list[str]:
-        """Return every name, sorted: of the package's files and of what installed packages and plugins registered."""
+        """Return every name, sorted: of the package's files, and of components that other packages registered."""
         _load_installed()
         return sorted({*self._sources, *self._foreign})
 
@@ -229,12 +229,12 @@ class Registry:
         return name
 
     def module(self, name: str) -> str:
-        """Return the dotted name of the module or package that defines component `name`; imports nothing."""
+        """Return the dotted name of the module or package that defines component `name`, without importing it."""
         foreign = self.check(name) in self._foreign
         return self._entries[name].module if foreign else f"{self.package}.{self._sources[name].stem}"
 
     def entry(self, name: str) -> Entry:
-        """Return what is known of component `name`: from the catalogue, or by importing it where that is older."""
+        """Return the entry of component `name` from the catalogue; import the component if it is newer."""
         if self.check(name) not in self._entries:
             self._entries[name] = self._read_entry(name)
         return self._entries[name]
@@ -250,7 +250,7 @@ class Registry:
         return entry
 
     def imported_entry(self, name: str) -> Entry:
-        """Read the entry of component `name` off the component itself."""
+        """Import component `name` and return its entry."""
         return entry_of(self.get(name), self.module(name), self.context, self.constants)
 
     def options(self, name: str) -> dict[str, Option]:
@@ -258,11 +258,11 @@ class Registry:
         return dict(self.entry(name).options)
 
     def check_options(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of component `name`, checked, with integers as floats where it asks for floats.
+        """Return the checked options of component `name`; integers become floats where it takes floats.
 
         Raises:
-            UnknownNameError: an option it does not have.
-            OptionValueError: a value it does not take.
+            UnknownNameError: the component does not have an option.
+            OptionValueError: an option does not take a value.
         """
         return check_options(f"{self.kind} {name!r}", self.options(name), options)
 
@@ -282,7 +282,7 @@ class Registry:
         return self.entry(name).constants.get(attribute, default)
 
     def holds(self, name: str, flag: str, options: Mapping[str, Any]) -> bool:
-        """Whether the constant `flag` of component `name` is true with these `options`."""
+        """Return whether the constant `flag` of component `name` is true with these `options`."""
         value = self.constant(name, flag, False)
         if not isinstance(value, Mapping):
             return bool(value)
@@ -291,7 +291,7 @@ class Registry:
         return all(chosen[key] in allowed[key] for key in value)
 
     def get(self, name: str) -> Callable[..., Any]:
-        """Import the module of component `name` and return what it registered."""
+        """Import the module of component `name` and return the component."""
         module = self.module(name)
         if name not in self._objects:
             importlib.import_module(module)
@@ -300,18 +300,18 @@ class Registry:
         return self._objects[name]
 
     def create(self, name: str, **options: Any) -> Any:
-        """Create component `name` with `options`, which are checked here; errors as of `check_options`."""
+        """Create component `name` with `options`, which are checked here; errors as for `check_options`."""
         component = self.get(name)
         context = {key: value for key, value in options.items() if key in self.context}
         chosen = {key: value for key, value in options.items() if key not in self.context}
         return component(**context, **self.check_options(name, chosen))
 
     def snapshot(self) -> tuple[dict[str, Callable[..., Any]], dict[str, Entry], set[str]]:
-        """Return what is registered now, for `restore`."""
+        """Return the components registered now, for `restore`."""
         return self._objects.copy(), self._entries.copy(), self._foreign.copy()
 
     def restore(self, snapshot: tuple[dict[str, Callable[..., Any]], dict[str, Entry], set[str]]) -> None:
-        """Forget what was registered since `snapshot`, but modules of the package, which are imported only once."""
+        """Forget components registered since `snapshot`, except those of the package, which is imported only once."""
         imported = {name: component for name, component in self._objects.items() if name in self._sources}
         objects, self._entries, self._foreign = snapshot
         self._objects = objects | imported
@@ -339,7 +339,7 @@ _LOADED: set[str] = set()
 
 
 def registry_of(kind: str) -> Registry:
-    """Return the registry of one kind of component, by what the kind is called in messages."""
+    """Return the registry of one kind of component, by the kind's name in messages."""
     registry: Registry = importlib.import_module(KINDS[kind]).REGISTRY
     return registry
 
@@ -350,19 +350,20 @@ def all_registries() -> Iterator[Registry]:
 
 
 def write_catalogue(path: Path | None = None) -> Path:
-    """Write the catalogue of all components of the package, importing each; returns its path."""
+    """Import all components of the package and write their catalogue; return its path."""
     path = path or SHIPPED
     write_json(path, {registry.kind: registry.section() for registry in all_registries()})
     return path
 
 
 def load_plugins(names: Iterable[str] = ()) -> None:
-    """Make known the components of the modules or packages `names`, and those installed packages announce.
+    """Register the components of the modules or packages `names`, and those that installed packages announce.
 
-    Loading twice does nothing. A module is looked for among the installed ones and in the working directory.
+    A second call has no effect. Modules are searched among the installed ones and in the working directory.
 
     Raises:
-        PluginError: no such module, it cannot be imported, registers nothing, or is hidden by another of its name.
+        PluginError: a module does not exist, cannot be imported, registers no component, or is hidden by another of its
+            name.
         RegistrationError: two components have one name; both modules are named.
     """
     _load_installed()
@@ -373,7 +374,7 @@ def load_plugins(names: Iterable[str] = ()) -> None:
 
 
 def _check_place(name: str) -> None:
-    """Refuse a plugin of this folder under a name by which Python imports something else."""
+    """Refuse a plugin of this folder whose name Python uses for another module."""
     top = name.partition(".")[0]
     here = [path for path in (Path(f"{top}.py"), Path(top, "__init__.py")) if top and path.is_file()]
     spec = importlib.util.find_spec(top) if here else None
@@ -384,8 +385,8 @@ def _check_place(name: str) -> None:
 
 
 def _load_installed() -> None:
-    """Make known the components that installed packages announce by entry points; once a process."""
-    from importlib import metadata  # a seventh of the time that `import probmetric.trust` takes
+    """Register the components that installed packages announce by entry points, once per process."""
+    from importlib import metadata  # takes a seventh of the time of `import probmetric.trust`
 
     if GROUP in _LOADED:
         return
@@ -418,7 +419,7 @@ def _load(name: str) -> None:
 
 
 def _plugin_digest(name: str) -> str:
-    """Return the digest of the sources of the top-level package of `name` and of what its components may inherit."""
+    """Return the digest of the sources of `name`'s top-level package and of those that its components may inherit."""
     top = name.partition(".")[0]
     spec = importlib.util.find_spec(top) if all(part.isidentifier() for part in name.split(".")) else None
     if spec is None:
@@ -434,11 +435,11 @@ def _plugin_digest(name: str) -> str:
 
 
 def _import_components(name: str, label: str, digest: str) -> list[dict[str, Any]]:
-    """Import the plugin; return what it registered, as JSON values."""
+    """Import the plugin; return its components' entries as JSON values."""
     top = name.partition(".")[0]
     others = _components(top, inside=False)
     _import_plugin(name)
-    if _components(top, inside=False) == others:  # else it must be imported to make known what it imports
+    if _components(top, inside=False) == others:  # else it must be imported, to register what it imports
         _keep(label, digest, _components(top))
     return _components(top)
 
@@ -454,7 +455,7 @@ def _components(top: str, *, inside: bool = True) -> list[dict[str, Any]]:
 
 
 def _import_plugin(name: str) -> None:
-    """Import module `name` or, of a package, every module whose name does not start with an underscore."""
+    """Import module `name` or, for a package, every module whose name does not start with an underscore."""
     try:
         module = importlib.import_module(name)
         for part in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{name}."):
@@ -474,7 +475,7 @@ def _import_plugin(name: str) -> None:
 
 @contextlib.contextmanager
 def isolated_components() -> Iterator[None]:
-    """Forget, at the end of this context, what is registered or loaded as a plugin inside it."""
+    """Forget, at the end of this context, components and plugins that were registered or loaded inside it."""
     before = [(registry, registry.snapshot()) for registry in all_registries()]
     loaded = _LOADED.copy()
     try:

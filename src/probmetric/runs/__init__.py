@@ -1,9 +1,9 @@
-"""A run: its name, folder, identity and record, and its steps in one process.
+"""Name, store, identify and record a run, and make its steps in one process.
 
-names      what runs and prepared datasets are called
-source     digests of the code that components are made of
+names      names of runs and prepared datasets
+source     digests of the code of components
 folder     the files of a run, in one place
-identity   what each step of a run is made from
+identity   the ingredients of each step of a run
 made       the record of a finished step
 plan       a planned run and its plan file
 roles      queries and their gallery, where test images have these roles

@@ -1,4 +1,4 @@
-"""A run's encoder with its uncertainty: images to directional distributions, splits to embeddings files."""
+"""Embed images with a run's encoder and uncertainty as directional distributions; write embeddings of splits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from probmetric.uncertainty import create_uncertainty
 
 
 def load_trained(run: Run, device: torch.device, which: Which) -> Assembly:
-    """Load the encoder that `run` uses, or all that the run's uncertainty combines as one, with its loss."""
+    """Load the encoder that `run` uses with its loss; several encoders that its uncertainty combines count as one."""
     return combined([load_encoder(RESULTS / name, device, which) for name in run.encoders])
 
 
@@ -55,7 +55,7 @@ def fit_posterior(run: Run) -> None:
 
 
 def embed_splits(run: Run, place: Place) -> None:
-    """Write the run's embeddings of all splits, and what embedding the test split took."""
+    """Write the run's embeddings of all splits, and the time of embedding the test split."""
     settings = run.settings
     with joined(place) as processes, claim_device("auto") as device:
         selected = Embedder(run, device, processes)
@@ -72,9 +72,9 @@ def embed_splits(run: Run, place: Place) -> None:
 def embed_training_images(
     run: Run,
 ) -> tuple[NDArray[np.floating], Ints, tuple[NDArray[np.floating], Ints] | None]:
-    """Return unit embeddings (N, M) of the training images, their classes (N,) as the loss numbers them, its proxies.
+    """Return unit embeddings (N, M) of the training images, their class numbers (N,) in the loss, and its proxies.
 
-    Proxies (P, M) come with the class (P,) of each; None where the loss has none.
+    Proxies (P, M) come with the class (P,) of each; None if the loss has none.
     """
     with claim_device("auto") as device, torch.inference_mode():
         embedder = Embedder(run, device, ALONE, plain=True)
@@ -86,12 +86,12 @@ def embed_training_images(
 
 
 class Embedder:
-    """A run's predictor, and the images it is asked about: splits of prepared datasets, or files."""
+    """A run's predictor, and the images that it embeds: splits of prepared datasets, or files."""
 
     def __init__(
         self, run: Run, device: torch.device, processes: Processes, *, which: Which = "selected", plain: bool = False
     ) -> None:
-        """Load the encoder with its `which` weights; `plain` leaves the uncertainty out where one can."""
+        """Load the encoder with its `which` weights; `plain` leaves the uncertainty out if possible."""
         self.folder, self.settings, self.device, self.dim = RunFolder.named(run.name), run.settings, device, 0
         self.processes = processes
         made = load_trained(run, device, which)
@@ -117,8 +117,8 @@ class Embedder:
         """Write the embeddings `name` of the given (prepared folder, split) pairs.
 
         Returns:
-            Seconds from images on disk to distributions on the CPU, and the number of images; files not included.
-            What shared features took when they were computed counts.
+            Seconds from images on disk to distributions on the CPU, without writing files, and the number of images.
+            The time in which shared features were computed is included.
         """
         images = [PreparedImages.of_split(folder, split) for folder, split in sources]
         computing = sum(self._shared(each).seconds for each in images) if self.features else 0.0
@@ -134,7 +134,7 @@ class Embedder:
         tensors = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
         self.dim = tensors["mean"].shape[1]
         if not classified:
-            tensors.pop("probabilities", None)  # of an uncertainty that cannot do without them
+            tensors.pop("probabilities", None)  # from an uncertainty that always samples
         if name == "ood":
             sizes = torch.tensor([len(part["label"]) for part in parts[: len(sources)]], dtype=torch.int64)
             tensors["source"] = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
@@ -153,8 +153,8 @@ class Embedder:
         return seconds, len(tensors["label"])
 
     def _embed(self, images: PreparedImages, classified: bool) -> dict[str, torch.Tensor]:
-        """Embed images in the first process, nothing in the others; class probabilities only where they count."""
-        # probabilities of classes that no image has, once per draw, would take longer than all the rest
+        """Embed images in the first process only; compute class probabilities only where they are used."""
+        # for classes without images, probabilities of every draw would take longer than all the rest
         predictor = dataclasses.replace(self.predictor, classifies=classified)
         parts = represented(predictor, functools.partial(self.batches, images), self.processes)
         if not self.processes.first:
@@ -163,7 +163,7 @@ class Embedder:
         return predictor.describe(parts).tensors() | numbers
 
     def batches(self, images: PreparedImages, *, first: int = 0, step: int = 1) -> Iterator[torch.Tensor]:
-        """Yield images as the encoder's input, see `data.images.batches`; shared features in their place."""
+        """Yield images as the encoder's input, see `data.images.batches`, or the shared features in place of images."""
         if self.features is None:
             return batches(images, self.eye, self.device, first=first, step=step)
         parts = self._shared(images).rows.split(BATCH)
@@ -175,7 +175,7 @@ class Embedder:
 
     @functools.cached_property
     def eye(self) -> Eye:
-        """How the encoder sees images: by the evaluation view of the dataset it was trained on."""
+        """How the encoder sees images: through the evaluation view of the dataset it was trained on."""
         return Eye(training_view(self.trained, self.trained.data_folder).evaluation(), self.shape)
 
     @functools.cached_property

@@ -1,25 +1,24 @@
-"""From the embeddings files of one run folder to its metrics and curves.
+"""Compute the metrics and curves of a run from the embeddings files in its folder.
 
-A thin shell around the pure functions of `metrics`, `retrieval` and `trust`: reads the run's embeddings, calls them,
-and names the results.
-Metric names are legal in MLflow and DVC. Nothing is written.
+This module reads the run's embeddings, calls the pure functions of `metrics`, `retrieval` and `trust`, and names the
+results. Metric names are legal in MLflow and DVC.
 
     test  retrieval/..., clustering/..., structure/..., threshold/..., sparsification/...; classification/... and
-          calibration/ece... where the file holds class probabilities for the classes it shows;
-          calibration/retrieval_ece and retrieval_sampled/... (mean over ten sampled sets) where it holds samples;
-          distortion/spearman where it is known how strongly the images were distorted; retrieval_euclidean/... of the
-          embeddings before normalisation where the concentration is their norm, retrieval_poincare/... where metadata
-          names a curvature
+          calibration/ece... if the file holds probabilities for the classes of its images;
+          calibration/retrieval_ece and retrieval_sampled/... (mean over ten sampled sets) if it holds samples;
+          distortion/spearman if the strength of the images' distortion is known; retrieval_euclidean/... of the
+          embeddings before normalisation if the concentration is their norm, retrieval_poincare/... if metadata
+          name a curvature
     ood   ood/<name>/..., each set against the test split
-          scores of the answer stand beside both: sparsification/error_auroc_cosine, ood/<name>/auroc_cosine, ...
-          trust/...  what the method adds to the free ones; p_right/...  P(right), cross-fitted over classes
-    val   val/retrieval/...    what model selection saw; val/sparsification/...
+          both come also for scores of the answer: sparsification/error_auroc_cosine, ood/<name>/auroc_cosine, ...
+          trust/...  what the method adds to the free scores; p_right/...  P(right), cross-fitted over classes
+    val   val/retrieval/...    validation split, on which the model was selected; val/sparsification/...
     last  last/retrieval/...   test split with the last epoch's weights, next to the validation-selected ones
 
-Curves hold what a report needs to take the test classes for a sample (where these are training classes, the test
-images): `units/<metric>`, what single units contribute with their labels, and `unit_errors`, the standard error of a
-metric over the units (`metrics.units`); and `severity/<distortion>`, what stronger distortions do to the answers
-(`metrics.severity`).
+For its statistics a report regards the test classes as a sample (or the test images, if their classes are training
+classes). So the curves hold `units/<metric>`, the contributions of single units with their labels; `unit_errors`, the
+standard error of a metric over the units (`metrics.units`); and `severity/<distortion>`, the answers under stronger
+distortions (`metrics.severity`).
 """
 
 from __future__ import annotations
@@ -84,17 +83,16 @@ _LARGEST_RADIUS = 1.0 - 1e-3
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """What a dataset says of its images beside their classes.
+    """Facts of a dataset about its images, other than their classes.
 
     Attributes:
         distortions: name -> (rows of the manifest,) strength of a distortion, looked up by each image's `index`; NaN =
-            not measured. `distortion` is that of all together.
+            not measured. `distortion` is the strength of all distortions together.
         pairs: pairs of test images to verify, `verification/...`.
         places: where the images were taken, for street scenes: queries are then answered as in `places`.
-        posterior: manifest rows (n,) of one split -> exact P(class | image) (n, C) and labels (C,), where it is exact.
-        roles: which test images are queries and which their gallery, where that is said.
-        unit: what is drawn where numbers are said to hold for others: test classes, images of training classes, or
-            walks along streets.
+        posterior: manifest rows (n,) of one split -> exact P(class | image) (n, C) and labels (C,), if it is known.
+        roles: which test images are queries and which their gallery, if the dataset names them.
+        unit: the unit of sampling in the statistics: test classes, images of training classes, or walks along streets.
     """
 
     distortions: Distortions = field(default_factory=dict)
@@ -106,7 +104,7 @@ class ImageFacts:
 
     @classmethod
     def of(cls, folder: Path) -> ImageFacts:
-        """Read them from the manifest of a prepared dataset."""
+        """Read the facts from the manifest of a prepared dataset."""
         verify_digest(folder)
         optional = (*STRENGTHS, "true_probability", *COLUMNS, *WALKS, "group")
         table, metadata = read_table(folder, ["split"], optional=optional)
@@ -124,9 +122,9 @@ class ImageFacts:
         )
 
     def asked(self, split: Embeddings, *, tested: bool = True) -> Asked | None:
-        """Return which images of a split ask and in which; None where each is asked among the others.
+        """Return the queries of a split and the images searched; None if each image is asked among the others.
 
-        Queries and gallery are roles of images that are `tested`, at places also of those that validate.
+        Only `tested` images have the roles query and gallery; at places validation images have them, too.
         """
         if self.places is not None:
             return self.places.asked(split["index"])
@@ -141,7 +139,7 @@ class ImageFacts:
 
 
 def _unit(protocol: str, places: Places | None) -> Unit:
-    """Return the unit that is drawn, by a dataset's protocol and where its images were taken."""
+    """Return the unit of sampling, by the dataset's protocol and the places of its images."""
     if places is not None:
         return "image" if places.walks is None else "walk"
     return "image" if protocol == "closed_set" else "class"
@@ -149,7 +147,7 @@ def _unit(protocol: str, places: Places | None) -> Unit:
 
 @dataclass
 class Results:
-    """Metrics by name, curves by name, and what the `units` (N,) of the test images contribute to metrics."""
+    """Metrics by name, curves by name, and the contributions of the `units` (N,) of the test images."""
 
     by_unit: ByUnit
     units: Ints
@@ -165,7 +163,7 @@ class Results:
         self.curves[name] = {part: getattr(diagram, part).tolist() for part in ("confidence", "accuracy", "count")}
 
     def merge(self, other: Results) -> None:
-        """Take over all that `other` holds."""
+        """Add all results of `other`."""
         self.metrics |= other.metrics
         self.curves |= other.curves
         self.by_unit.merge(other.by_unit)
@@ -178,17 +176,17 @@ def evaluate_run(
     *,
     answers: Mapping[str, Answers] | None = None,
 ) -> tuple[Metrics, Curves]:
-    """Return metrics (flat, NaN as None) and curves of the run in `folder`; as `RunFolder` keeps them.
+    """Return metrics (flat, NaN as None) and curves of the run in `folder`, in the form that `RunFolder` stores.
 
     Args:
         folder: run folder with embeddings of `test` and, optionally, `val`, `last` and `ood`.
         settings: what to measure.
-        facts: what the dataset says of the images.
-        answers: `run_answers` of the run, where they are at hand; with the same `ks` their retrieval metrics serve too.
+        facts: facts of the dataset about the images.
+        answers: `run_answers` of the run, if available; with the same `ks` their retrieval metrics are reused.
 
     Raises:
-        UnknownNameError: a metric without a record in `probmetric.metrics`, which would have no direction.
-        MetricError: a metric of the user's failed.
+        UnknownNameError: a metric has no record in `probmetric.metrics`, which states whether more is better.
+        MetricError: a user's metric failed.
     """
     settings, facts = settings or Evaluation(), facts or ImageFacts()
     run = RunFolder(folder)
@@ -220,7 +218,7 @@ def evaluate_run(
 
 
 def _subtasks(results: Results, test: Embeddings, places: Places, settings: Evaluation) -> None:
-    """Add retrieval by night images of what was seen by day, and the other way round, where a query has an answer."""
+    """Add retrieval with day queries among night images, and the reverse, if a query has an answer."""
     for task in SUBTASKS:
         queries = places.asked(test["index"], task).per_query(test["mean"], test["label"], settings.ks)
         if queries and np.any(queries["positives"] > 0):
@@ -242,7 +240,7 @@ def _trusted(results: Results, test: Embeddings, answers: Mapping[str, Answers],
 
 
 def _add_strangers_within(results: Results, answers: Answers, units: Ints) -> None:
-    """Add how queries (Q,) that nothing in the gallery answers are told from the others: `ood/unanswerable/...`."""
+    """Add how well queries (Q,) without a right answer in the gallery are detected: `ood/unanswerable/...`."""
     alone, group = answers.rows(~answers.asked), f"ood/{UNANSWERABLE}"
     if not LEAST <= len(alone.own) <= len(answers.own) - LEAST:
         return
@@ -297,14 +295,14 @@ def _other_splits(
 
 
 def run_answers(run: RunFolder, ks: Sequence[int] = (), facts: ImageFacts | None = None) -> dict[str, Answers]:
-    """Return the answers of a run by where they were asked; a set without images is left out.
+    """Return the answers of a run for each set of queries; a set without images is left out.
 
     test         each test image asked among the others, or each query in the gallery (`runs.roles`, `runs.places`)
     val          each validation image asked among the others, queries for a place in their database: a smaller
                  gallery, of other classes
     ood/<name>   strangers, asked among the test images or in the gallery; every answer is wrong
 
-    `ks` are the cutoffs of the retrieval metrics that come along (see `among_others`).
+    `ks` are the cutoffs of the retrieval metrics that are computed with the answers (see `among_others`).
     """
     test = run.embeddings("test")
     facts = facts or ImageFacts()
@@ -331,7 +329,7 @@ def _answers(split: Embeddings, sides: Asked | None, ks: Sequence[int]) -> Answe
 
 
 def answers_among_others(split: Embeddings, ks: Sequence[int] = ()) -> Answers | None:
-    """Return the answers to every image of a split asked among the others; None where there are not two.
+    """Return the answers to every image of a split asked among the others; None with fewer than two images.
 
     `ks` as in `among_others`.
     """
@@ -339,7 +337,7 @@ def answers_among_others(split: Embeddings, ks: Sequence[int] = ()) -> Answers |
 
 
 def ood_rows(strangers: Embeddings) -> dict[str, Bools]:
-    """Return which rows (N,) of an embeddings file are of each out-of-distribution set that has images."""
+    """Return the rows (N,) of an embeddings file for each out-of-distribution set that has images."""
     names = strangers.said("sources", list[str], ["ood"])
     source = strangers.tensors.get("source", np.zeros(len(strangers["uncertainty"]), dtype=np.int64))
     rows = {name: source == number for number, name in enumerate(names)}
@@ -349,7 +347,7 @@ def ood_rows(strangers: Embeddings) -> dict[str, Bools]:
 def answer_metrics(
     test: Embeddings, settings: Evaluation, answers: Answers | None, facts: ImageFacts | None = None
 ) -> Results:
-    """Return what the answers to a split's images say: retrieval, selective answers, samples, classification."""
+    """Return the metrics of the answers to a split's images: retrieval, selective answers, samples, classification."""
     facts = facts or ImageFacts()
     sides = facts.asked(test)
     queries = per_query(test, tuple(dict.fromkeys((1, *settings.ks))), answers, sides)
@@ -374,8 +372,8 @@ def answer_metrics(
 def evaluate_ood(test: Embeddings, ood: Embeddings, answers: Mapping[str, Answers], facts: ImageFacts) -> Results:
     """Return detection metrics and ROC curve of each set in `ood` against the test split, and the means over the sets.
 
-    A set without images is left out. `answers` as in `evaluate_run`. Strangers are of no known class: each is a unit of
-    its own, numbered -1, -2, ...
+    A set without images is left out. `answers` as in `evaluate_run`. Strangers have no known class, so each is a unit
+    of its own, numbered -1, -2, ...
     """
     sets = ood_rows(ood)
     results = Results(ByUnit(facts.unit), facts.units(test))
@@ -401,7 +399,7 @@ def evaluate_ood(test: Embeddings, ood: Embeddings, answers: Mapping[str, Answer
 
 
 def per_query(split: Embeddings, ks: tuple[int, ...], answers: Answers | None, sides: Asked | None = None) -> PerQuery:
-    """Return retrieval metrics of each query of a split, read from its answers where these have all cutoffs."""
+    """Return retrieval metrics of each query of a split; read them from its answers if these have all cutoffs."""
     listed = {} if answers is None else answers.retrieval
     names = [*metric_names(ks), "positives"]
     if all(name in listed for name in names):
@@ -451,7 +449,7 @@ def _other_spaces(results: Results, test: Embeddings, settings: Evaluation, side
 
 
 def _sampled(results: Results, test: Embeddings, settings: Evaluation) -> None:
-    """Add the calibration of the votes of an image's samples, and retrieval by single samples."""
+    """Add the calibration of the votes of each image's samples, and retrieval by single samples."""
     confidence, correct = retrieval_votes(test["samples"], test["label"])
     calibration, votes = vote_reliability(confidence, correct)
     results.add("calibration", calibration)
@@ -464,7 +462,7 @@ def _sampled(results: Results, test: Embeddings, settings: Evaluation) -> None:
 
 
 def _selective(results: Results, queries: PerQuery, answers: Answers, units: Ints) -> None:
-    """Add sparsification, and what single `units` (Q,) of the queries contribute to the metrics of all."""
+    """Add sparsification, and the contributions of single `units` (Q,) of the queries to the metrics."""
     metrics, results.curves["sparsification"] = selective(queries, answers)
     results.add("sparsification", metrics)
     doubt = Images.of(answers.own, units)
@@ -472,7 +470,7 @@ def _selective(results: Results, queries: PerQuery, answers: Answers, units: Int
 
 
 def _columns(test: Embeddings) -> Ints | None:
-    """Return each image's column in `probabilities`, or None where an image is of no class that has a column.
+    """Return each image's column in `probabilities`, or None if the class of an image has no column.
 
     Metadata "classes" (JSON list) names the manifest label of each column; without it column c is label c.
     """
@@ -511,7 +509,7 @@ def training_metrics(
     labels: Ints,
     proxies: tuple[NDArray[np.floating], Ints] | None,
 ) -> tuple[dict[str, float], Curves]:
-    """Return what is measured on the training images, and curves.
+    """Return the metrics and curves of the training images.
 
     `train/structure/...` with the curve `train/singular_values` (papers 000 and 001); `structure/proxy_w1` and
     `proxy_w2`, how near the loss's proxies are (paper 004).
@@ -519,11 +517,11 @@ def training_metrics(
     Args:
         settings: the run's settings.
         rows: unit embeddings (N, M) of the training images.
-        labels: their classes (N,), numbered as the loss does.
-        proxies: the loss's proxies (P, M) and the class (P,) of each, where it has some.
+        labels: their classes (N,), numbered as in the loss.
+        proxies: the loss's proxies (P, M) and the class (P,) of each, if it has proxies.
 
     Raises:
-        ConfigError: `evaluation.proxies` of a loss without proxies.
+        ConfigError: `evaluation.proxies` is set and the loss has no proxies.
     """
     metrics: dict[str, float] = {}
     curves: Curves = {}

@@ -1,6 +1,4 @@
-"""A run on disk: which files its folder holds, which step writes each, how they are read, checked and written.
-
-No other module names them.
+"""Read, check and write the files of a run's folder; list which step writes each. No other module names them.
 
 results/<dataset>[+noise<rate>]/<method>[+key=value...]/seed<k>/
     model.safetensors       weights selected on the validation split, named encoder.* and loss.*
@@ -9,13 +7,13 @@ results/<dataset>[+noise<rate>]/<method>[+key=value...]/seed<k>/
     encoder.yaml            how the weights were made: settings, data digest, versions, hardware
     posterior.safetensors   where the uncertainty is fitted
     embeddings/             <split>.safetensors for val, test, ood and last, and timing.json
-    metrics.json            metric -> value, null where it is not defined
+    metrics.json            metric -> value, null if it is not defined
     curves.json             curves of the evaluation by name
-    matches.safetensors     the match record: what was answered to each query, how near, how sure, and whether rightly
+    matches.safetensors     the match record: the answer to each query, how near, how sure, and whether it is right
     run.yaml                the record of the finished run
-    certificate.json        a threshold below which answers are right often enough, where one was asked for
-    certificate.md          the same in words
-    made/<step>.json        what the files of each step were made from
+    certificate.json        a threshold below which answers are right often enough, if one was requested
+    certificate.md          certificate.json in words
+    made/<step>.json        ingredients of the files of each step
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ RERUN = "delete the run folder and run the workflow again"
 
 @dataclass(frozen=True)
 class Embeddings:
-    """One embeddings file: arrays by name, the metadata strings, and where it lies."""
+    """One embeddings file: arrays by name, the metadata strings, and its path."""
 
     tensors: dict[str, np.ndarray]
     metadata: dict[str, str]
@@ -73,10 +71,10 @@ class Embeddings:
         return self.tensors[name]
 
     def said(self, name: str, kind: Any, default: Any) -> Any:
-        """Return the JSON of type `kind` that the metadata hold under `name`, `default` where they hold none.
+        """Return the JSON of type `kind` that the metadata hold under `name`, or `default` if they hold none.
 
         Raises:
-            FileError: it is damaged.
+            FileError: the JSON is damaged.
         """
         return json_in(self.metadata[name], self.path, RERUN, kind) if name in self.metadata else default
 
@@ -92,10 +90,10 @@ class _File:
 
 
 class RunFolder:
-    """The files of one run; they are read when they are asked for, and written whole or not at all."""
+    """The files of one run; each is read when it is needed, and written whole or not at all."""
 
     def __init__(self, path: str | Path) -> None:
-        """Open the folder at `path`; nothing is read."""
+        """Open the folder at `path` without reading files."""
         self.path = Path(path)
 
     history_file = _File("history.csv")
@@ -135,17 +133,17 @@ class RunFolder:
         return files[step]
 
     def step_results(self, step: Step) -> tuple[Path, ...]:
-        """Return the files of a step that later steps compute with; the others hold times, versions and settings."""
+        """Return the files of a step that later steps use; its other files hold times, versions and settings."""
         aside = (self.history_file, self.encoder_file, self.timing_file, self.record_file)
         return tuple(file for file in self.step_files(step) if file not in aside)
 
     def made_file(self, step: Step) -> Path:
-        """Return the record of what a step's files were made from (`probmetric.runs.made`)."""
+        """Return the path of a step's record, which names the ingredients of its files (`probmetric.runs.made`)."""
         return self.path / "made" / f"{step}.json"
 
     @property
     def trained(self) -> bool:
-        """Whether the encoder is trained: its record, written last, is there."""
+        """Whether the encoder is trained: its record, which is written last, exists."""
         return present(self.encoder_file)
 
     @property
@@ -164,10 +162,10 @@ class RunFolder:
         return RunKey.parse(self.path)
 
     def _unchanged(self, file: Path) -> Path:
-        """Return `file` if it is as its step wrote it, as far as the step's record says.
+        """Return `file` if its content is what its step wrote, by the step's record.
 
         Raises:
-            FileError: it is missing or its content is another one.
+            FileError: the file is missing or its content differs.
         """
         written = self._noted(file)
         if written is not None and content_digest(file) != written:
@@ -180,13 +178,13 @@ class RunFolder:
         return next(step for step in STEPS if file in self.step_files(step))
 
     def _noted(self, file: Path) -> Any:
-        """Return the digest of `file` in the record of the step that wrote it; None where there is none."""
+        """Return the digest of `file` in the record of the step that wrote it; None without such an entry."""
         made = remembered_json(self.made_file(self._step_of(file)))
         noted = made.get("files") if isinstance(made, dict) else None
         return noted.get(file.name) if isinstance(noted, dict) else None
 
     def digest_of(self, file: Path) -> Any:
-        """Return the digest of a step's file; of one that was not kept, as the step's record has it."""
+        """Return the digest of a step's file; if the file was not kept, take it from the step's record."""
         return content_digest(file) if present(file) else self._noted(file)
 
     # ---- training -------------------------------------------------------------------------------------------------
@@ -218,14 +216,14 @@ class RunFolder:
         record: Mapping[str, Any],
         columns: Sequence[str],
     ) -> None:
-        """Write what training made, the record last: where it stands, the others are whole and belong to it.
+        """Write the results of training, the record last: if it exists, the others are complete and belong to it.
 
         Args:
             selected: weights chosen on the validation split.
             last: weights of the last epoch.
             history: one row per epoch.
-            record: what becomes encoder.yaml.
-            columns: head of a history without rows.
+            record: content of encoder.yaml.
+            columns: columns of a history without rows.
         """
         self.encoder_file.unlink(missing_ok=True)
         facts = record["training"]
@@ -241,15 +239,15 @@ class RunFolder:
         return read_tensors(self._unchanged(self.posterior_file), framework="torch")[0]
 
     def write_posterior(self, posterior: Mapping[str, torch.Tensor], uncertainty: str) -> None:
-        """Write what the uncertainty of that name was fitted to."""
+        """Write the fitted posterior of the uncertainty with this name."""
         write_tensors(self.posterior_file, posterior, {"uncertainty": uncertainty})
 
     def embeddings(self, split: Split) -> Embeddings:
         """Return the embeddings of a split, checked.
 
         Raises:
-            FileError: the file is missing or damaged, or lacks what every embeddings file has.
-            ValueError: tensors of unequal length, or a number that is not finite.
+            FileError: the file is missing or damaged, or lacks a tensor that every embeddings file has.
+            ValueError: tensors differ in length, or a number is not finite.
         """
         path = self.embeddings_file(split)
         tensors, metadata = read_tensors(self._unchanged(path))
@@ -260,7 +258,7 @@ class RunFolder:
         return Embeddings(tensors, metadata, path)
 
     def tensors(self, split: Split, *names: str) -> dict[str, np.ndarray]:
-        """Read the tensors `names`, as far as the embeddings of `split` hold them; the rest stays on disk."""
+        """Read those of the tensors `names` that the embeddings of `split` hold, and no others."""
         with self._open_embeddings(split) as file:
             held = file.keys() if file else ()
             return {name: file.get_tensor(name) for name in names if name in held}
@@ -271,7 +269,7 @@ class RunFolder:
             return file is not None and set(names) <= set(file.keys())
 
     def metadata(self, split: Split) -> dict[str, str]:
-        """Return metadata of the embeddings of `split`; empty where there is no such file."""
+        """Return metadata of the embeddings of `split`; empty if there is no such file."""
         with self._open_embeddings(split) as file:
             return tensor_metadata(file) if file else {}
 
@@ -280,7 +278,7 @@ class RunFolder:
         write_tensors(self.embeddings_file(split), tensors, metadata)
 
     def write_timing(self, timing: Mapping[str, float]) -> None:
-        """Write what embedding took, named as metrics are."""
+        """Write the times of embedding, named like metrics."""
         write_json(self.timing_file, timing)
 
     @contextlib.contextmanager
@@ -297,18 +295,18 @@ class RunFolder:
 
     @functools.cached_property
     def metrics(self) -> dict[str, float | None]:
-        """Metric name -> value; None where the metric is not defined for this run."""
+        """Metric name -> value; None if the metric is not defined for this run."""
         self._unchanged(self.metrics_file)
         return self.read_metrics()
 
     def read_metrics(self) -> dict[str, float | None]:
-        """Read metrics.json as it is, before a record says what it was."""
+        """Read metrics.json without comparing it with a record, which does not exist yet."""
         metrics: dict[str, float | None] = read_json(self.metrics_file, RERUN, dict[str, float | int | None])
         return metrics
 
     @functools.cached_property
     def curves(self) -> dict[str, Any]:
-        """Curves of the evaluation by name; empty where none were written."""
+        """Curves of the evaluation by name; empty if none were written."""
         if not present(self._unchanged(self.curves_file)):
             return {}
         curves: dict[str, Any] = read_json(self.curves_file, RERUN, dict[str, dict[str, list[Any]]])
@@ -320,7 +318,7 @@ class RunFolder:
         return _whole(read_yaml(self._unchanged(self.record_file)), self.record_file, "run", "settings")
 
     def matches(self) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, str]]:
-        """Read the match record: where queries were asked (`test`, `val`, `ood/<set>`) -> name -> (Q,), and metadata.
+        """Read the match record: set of queries (`test`, `val`, `ood/<set>`) -> name -> (Q,), and metadata.
 
         Raises:
             FileError: the file is missing or damaged.
@@ -335,21 +333,21 @@ class RunFolder:
         return matches, metadata
 
     def write_matches(self, matches: Mapping[str, Mapping[str, np.ndarray]], metadata: Mapping[str, str]) -> None:
-        """Write the match record, as `matches` returns it."""
+        """Write the match record, in the form that `matches` returns."""
         tensors = {f"{where}:{name}": values for where, record in matches.items() for name, values in record.items()}
         write_tensors(self.matches_file, tensors, metadata)
 
     def write_evaluation(self, metrics: Mapping[str, Any], curves: Mapping[str, Any], record: Any) -> None:
-        """Write record and curves, then the metrics: where they stand, the run is finished."""
+        """Write record and curves, then the metrics: if these exist, the run is finished."""
         write_yaml(self.record_file, record)
         write_json(self.curves_file, curves)
         write_json(self.metrics_file, metrics)
 
     @property
     def times(self) -> dict[str, float]:
-        """What training and embedding took; empty where the run did not train, or was embedded before it was timed.
+        """Times of training and embedding; empty if the run did not train and its embedding was not timed.
 
-        The first epoch, which starts workers and compiles, is no typical one and left out of the mean.
+        The mean leaves out the first epoch, which also starts workers and compiles.
         """
         times: dict[str, float] = {}
         seconds = [taken for row in self.history if (taken := row.get("seconds")) is not None]
@@ -362,7 +360,7 @@ class RunFolder:
         return times
 
     def find(self, *names: str, default: Any = None) -> Any:
-        """Return the first entry of the record found under one of the dotted `names`."""
+        """Return the first entry of the record under one of the dotted `names`."""
         for name in names:
             value: Any = self.record
             for part in name.split("."):
@@ -378,7 +376,7 @@ class RunFolder:
 
 
 def finished_runs(runs: Iterable[str | Path | RunFolder]) -> list[RunFolder]:
-    """Return the runs that have metrics.json, in the order of their names; a repeated one counts once."""
+    """Return the runs that have metrics.json, in the order of their names, each once."""
     opened = (run if isinstance(run, RunFolder) else RunFolder(run) for run in runs)
     finished = {run.key: run for run in opened if run.finished}
     return sorted(finished.values(), key=lambda run: run.key)
@@ -390,10 +388,10 @@ def validations(history: Iterable[Mapping[str, float | None]]) -> list[float]:
 
 
 def late_gain(history: Iterable[Mapping[str, float | None]]) -> float | None:
-    """Return how much better the last fifth of the epochs is than those before, by their best, as a share of it.
+    """Return by how much the best of the last fifth of the epochs exceeds the best before, as a share of it.
 
     Args:
-        history: rows of history.csv; None without at least five validations.
+        history: rows of history.csv; with fewer than five validations the result is None.
     """
     values = validations(history)
     last = max(1, len(values) // 5)
@@ -416,7 +414,7 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _whole(values: Any, path: Path, *names: str) -> dict[str, Any]:
-    """Check that `values` of a file hold entries `names`: YAML and CSV that were cut short are often still valid."""
+    """Check that `values` of a file hold the entries `names`, since truncated YAML and CSV are often still valid."""
     if not isinstance(values, dict):
         raise FileError(f"{path} is damaged (expected names with values, found {type(values).__name__}); {RERUN}.")
     missing = [name for name in names if name not in values]
@@ -438,7 +436,7 @@ def _check_embeddings(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
 
 
 def _csv(rows: Sequence[Mapping[str, Any]], head: Sequence[str]) -> str:
-    """Return rows as CSV; columns in the order they first appear, empty where a row lacks one; `head` without rows."""
+    """Return rows as CSV; columns in the order they first appear, empty if a row lacks one; `head` without rows."""
     columns = list(dict.fromkeys(key for row in rows for key in row)) or list(head)
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")

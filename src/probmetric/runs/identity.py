@@ -1,13 +1,13 @@
-"""What the steps of a run are made from, so far as settings, data and code say it: the same for planning and for jobs.
+"""Compute the identity of each step of a run from its settings, data and code; planning and jobs use the same.
 
     train      loss, objective, backbone and training settings
     fit        the uncertainty and the seed
-    embed      the same, and the sets out of distribution
+    embed      the uncertainty, the seed, and the sets out of distribution
     evaluate   the evaluation settings and the code of all metrics
 
 The identity of a step is the digest of its settings that differ from their defaults, its data, the version of the step,
-the code that it executes (its own and its components') and what the steps before it wrote. Times of files mean nothing.
-Raise a version in `VERSIONS` when defaults of settings change, which no digest shows.
+the code that it executes (its own and its components') and the files of the steps before it. Times of files do not
+matter. Raise a version in `VERSIONS` when defaults of settings change, since no digest contains defaults.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from probmetric.trust import scores
 
 VERSIONS: dict[Step, int] = {"train": 1, "fit": 3, "embed": 3, "evaluate": 4}
 PRETRAINED = "pretrained"
-# What a step executes besides its components, by the module that drives it.
+# The module that drives each step: code that the step executes besides its components.
 DRIVERS: dict[Step, str] = {
     "train": "probmetric.training.run",
     "fit": "probmetric.runs.embed",
@@ -45,9 +45,9 @@ REGISTRIES: dict[str, Registry] = {
     "backbone": models.REGISTRY,
     "view": views.REGISTRY,
 }
-# Names and places, and what changes no result.
+# Names and places, and settings that change no result.
 _ASIDE = frozenset({"method", "label", "base", "prepared", "training.checkpoint_every"})
-# Settings fields that a step reads; of `evaluate` and `embed` what the steps before read counts through their output.
+# Settings fields that a step reads; for `evaluate` and `embed`, fields of earlier steps count through their output.
 _FIELDS: dict[Step, frozenset[str]] = {
     "train": frozenset(EncoderSettings.model_fields),
     "fit": frozenset({"uncertainty", "seed"}),
@@ -60,7 +60,7 @@ _COMPONENTS: dict[Step, tuple[str, ...]] = {
     "embed": ("loss", "backbone", "uncertainty"),
     "evaluate": (),
 }
-# Without a view of the run's or the source's, the images' shape decides between these.
+# If neither the run nor the source names a view, the images' shape decides between these.
 _UNDECLARED = {"view": ("small", "photos")}
 
 
@@ -70,11 +70,11 @@ class Ingredients:
 
     Attributes:
         step: the step.
-        version: version of the step; raised when what it does changes in a way no component's code shows.
+        version: version of the step; raised when the step changes in a way that no component's code shows.
         settings: dotted settings that differ from their defaults.
         data: prepared dataset -> digest; those that are not prepared are left out.
         code: module -> digest of its syntax tree.
-        upstream: what a step before wrote, by a name for it -> digest of its content.
+        upstream: name for the output of a step before -> digest of its content.
     """
 
     step: Step
@@ -87,17 +87,17 @@ class Ingredients:
     @property
     def identity(self) -> str:
         """Digest that two runs of the step share only if they compute the same."""
-        # Code counts by content: a module that was moved or renamed does what it did.
+        # Code counts by content, so that a module may be moved or renamed.
         return digest_of(vars(self) | {"code": sorted(set(self.code.values()))})
 
 
 def ingredients(run: Run, step: Step, upstream: Mapping[str, str] | None = None) -> Ingredients:
-    """Return what `step` of `run` would be made from now.
+    """Return the ingredients from which `step` of `run` would be made now.
 
     Args:
         run: the planned run.
         step: the step.
-        upstream: name of a step before (`steps_before`) -> digest of what it wrote.
+        upstream: name of a step before (`steps_before`) -> digest of its output.
     """
     settings = run.settings
     written = dict(upstream or {})
@@ -116,7 +116,7 @@ def ingredients(run: Run, step: Step, upstream: Mapping[str, str] | None = None)
 
 
 def steps_before(run: Run, step: Step) -> dict[str, tuple[str, Step]]:
-    """Return the steps whose files `step` reads: name -> (run, step); of several encoders one each."""
+    """Return the steps whose files `step` reads: name -> (run, step); with several encoders one step for each."""
     if step == "train":
         return {PRETRAINED: (run.origin, "train")} if run.origin else {}
     if step == "evaluate":
@@ -130,7 +130,7 @@ def steps_before(run: Run, step: Step) -> dict[str, tuple[str, Step]]:
 
 
 def planned_steps(run: Run) -> dict[str, str]:
-    """Return step -> identity by settings and code alone: what a plan can say before anything is made.
+    """Return step -> identity by settings and code alone, which a plan knows before any step is made.
 
     The training of a borrowed encoder counts too.
     """
@@ -145,12 +145,12 @@ def planned_steps(run: Run) -> dict[str, str]:
 
 @functools.lru_cache(maxsize=4096)
 def _file_digest(path: Path, changed: int) -> str:
-    """Return first digits of the SHA-256 of a file last changed at time `changed`, read once for all runs."""
+    """Return the first digits of the SHA-256 of a file last changed at time `changed`; read it once for all runs."""
     return sha256_file(path)[:16]
 
 
 def step_code(settings: RunSettings | EncoderSettings, step: Step) -> dict[str, str]:
-    """Return module -> digest of the code that the step executes: its driver, its components, all they import."""
+    """Return module -> digest of the code that the step executes: its driver, its components and all their imports."""
     modules = [DRIVERS[step]]
     for part in _COMPONENTS[step]:
         component = getattr(settings, part)
@@ -160,7 +160,7 @@ def step_code(settings: RunSettings | EncoderSettings, step: Step) -> dict[str, 
 
 
 def plugin_modules(settings: RunSettings) -> list[str]:
-    """Return the users' modules that a run's components and metrics are defined in."""
+    """Return the users' modules that define a run's components and metrics."""
     modules = [
         REGISTRIES[part].module(name)
         for part in REGISTRIES
@@ -171,25 +171,25 @@ def plugin_modules(settings: RunSettings) -> list[str]:
 
 
 def _measures() -> list[str]:
-    """Return the modules of all scores and of the metrics users registered."""
+    """Return the modules of all scores and of the metrics that users registered."""
     foreign = [entry.module for entry in metrics.REGISTRY.foreign_entries().values()]
     return foreign + [scores.REGISTRY.module(name) for name in scores.REGISTRY.names()]
 
 
 @functools.lru_cache(maxsize=4096)
 def code_of(*modules: str) -> dict[str, str]:
-    """Return module -> digest of `modules` and what they import, read once for all runs that share them."""
+    """Return module -> digest of `modules` and their imports, read once for all runs that share them."""
     return module_digests(*modules)
 
 
 def _with_guides(part: str, component: Component) -> list[str]:
-    """Return the component's name, and those of others it is told to use (`guidance: proxy_anchor`)."""
+    """Return the component's name, and those of other components that its options name (`guidance: proxy_anchor`)."""
     names = REGISTRIES[part].names()
     return [component.name, *(value for value in component.options.values() if value in names)]
 
 
 def step_settings(settings: RunSettings | EncoderSettings, step: Step) -> dict[str, Any]:
-    """Return the dotted settings a step reads that differ from their defaults; of a component its name and options."""
+    """Return the dotted settings of a step that differ from their defaults; for a component its name and options."""
     flat: dict[str, Any] = {}
     for key, value in settings.model_dump(mode="json", exclude_defaults=True, include=set(_FIELDS[step])).items():
         if key in REGISTRIES and value is not None:

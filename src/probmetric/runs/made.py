@@ -1,7 +1,7 @@
-"""The record of a finished step, `results/<run>/made/<step>.json`, and whether it fits what is planned.
+"""Write the record of a finished step, `results/<run>/made/<step>.json`, and compare it with the plan.
 
-A step is made again where its record does not fit: other settings, data, code or files of the steps before. Times of
-files mean nothing: a copy, a clone or an rsync is as good as the original.
+A step is made again if its record does not fit the plan: other settings, data, code or files of the steps before. Times
+of files do not matter, so a copy, a clone or an rsync of the results is valid.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Made:
     """The record of a finished step.
 
     Attributes:
-        ingredients: what it was made from.
+        ingredients: its settings, data, code and files of the steps before.
         release: version of this package that made it.
-        output: digest of what it wrote, for the steps after it.
+        output: digest of its output, for the steps after it.
         files: name of each file it wrote -> digest of its content; `RunFolder` checks them.
     """
 
@@ -38,7 +38,7 @@ class Made:
 
 
 def read_made(run: str, step: Step) -> Made | None:
-    """Return the record of a step; None where it was never finished, or its record is damaged."""
+    """Return the record of a step; None if the step was never finished, or the record is damaged."""
     try:
         values = remembered_json(RunFolder.named(run).made_file(step))
         parts = {name: values["ingredients"][name] for name in Ingredients.__dataclass_fields__}
@@ -53,10 +53,10 @@ def forget(run: str, step: Step) -> None:
 
 
 def record(run: str, made_of: Ingredients, *, release: str) -> Made:
-    """Write what made the files of a step, last of all.
+    """Write the record of a step, after all its files.
 
-    `made/evaluate.json` holds the metrics too, so that a lost metrics.json (Snakemake removes it before a job) is
-    written again instead of measured again (`restore_metrics`).
+    `made/evaluate.json` holds the metrics too, so that a lost metrics.json (Snakemake removes it before a job) can be
+    written again without a new evaluation (`restore_metrics`).
     """
     folder, step = RunFolder.named(run), made_of.step
     output = digest_of({file.name: content_digest(file) for file in folder.step_results(step)})
@@ -67,7 +67,7 @@ def record(run: str, made_of: Ingredients, *, release: str) -> Made:
 
 
 def restore_metrics(run: str) -> bool:
-    """Write metrics.json again from the record of a finished evaluation; False where the record has none."""
+    """Write metrics.json again from the record of a finished evaluation; return False if the record has no metrics."""
     folder = RunFolder.named(run)
     values = remembered_json(folder.made_file("evaluate"))
     metrics = values.get("metrics") if isinstance(values, dict) else None
@@ -79,14 +79,14 @@ def restore_metrics(run: str) -> bool:
 
 @dataclass(frozen=True)
 class Verdict:
-    """State of a step or of a run, and why where it is not finished as planned."""
+    """State of a step or of a run, and the reason if it is not finished as planned."""
 
     state: State
     why: str = ""
 
     @property
     def usable(self) -> bool:
-        """Whether the files are those of the plan."""
+        """Whether the files are those that the plan would make."""
         return self.state == "finished"
 
 
@@ -94,10 +94,10 @@ FRESH, MISSING = Verdict("finished"), Verdict("missing")
 
 
 class Judge:
-    """Judge of the steps of many runs; every record is read once."""
+    """Compare the steps of many runs with their records; every record is read once."""
 
     def __init__(self, runs: Mapping[str, Run]) -> None:
-        """Judge `runs`; a run they take an encoder or weights from is judged too if it is among them."""
+        """Judge `runs`; a run from which they take an encoder or weights is judged, too, if it is among them."""
         self.runs = runs
         self._made: dict[tuple[str, Step], Made | None] = {}
         self._verdicts: dict[tuple[str, Step], Verdict] = {}
@@ -117,7 +117,7 @@ class Judge:
         return self._verdicts[key]
 
     def run_verdict(self, run: str) -> Verdict:
-        """Return the state of a whole run: of its first step, or of a step before, that is not usable."""
+        """Return the state of a whole run: that of the first step, its own or before, that is not usable."""
         planned = self.runs[run]
         borrowed = [self.verdict(name, "train") for name in planned.encoders if name != run and name in self.runs]
         stale = [verdict for verdict in borrowed if verdict.state == "stale"]
@@ -137,14 +137,14 @@ class Judge:
         return _compared(made.ingredients, wanted, ignored={name for name in before if name not in wanted.upstream})
 
     def upstream(self, run: Run, step: Step) -> dict[str, str]:
-        """Return what the finished steps before `step` wrote: name -> digest."""
+        """Return the outputs of the finished steps before `step`: name -> digest."""
         made = {name: self.made(*key) for name, key in steps_before(run, step).items()}
         return {name: record.output for name, record in made.items() if record}
 
 
 def _compared(had: Ingredients, wanted: Ingredients, ignored: Set[str]) -> Verdict:
-    """Return the verdict on a record; of `ignored` steps before nothing is there to compare."""
-    absent = {PRETRAINED} - wanted.upstream.keys()  # a weight file that is gone is not held against the results
+    """Return the verdict on a record; `ignored` steps before have no files to compare."""
+    absent = {PRETRAINED} - wanted.upstream.keys()  # results stay valid if the weight file is gone
     anew = [name for name in _differing(had.upstream, wanted.upstream) if name not in absent | ignored]
     version = f"step {wanted.step} version {had.version} -> {wanted.version}" if had.version != wanted.version else ""
     data = [name for name in sorted(wanted.data) if had.data.get(name) != wanted.data[name]]
@@ -164,16 +164,16 @@ def _differing(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
 
 
 def _settings(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """Return the settings that differ, as `loss.scale 16 -> 32`; what is not named has its default."""
+    """Return the settings that differ, as `loss.scale 16 -> 32`; missing settings have their defaults."""
     names = _differing(had, wanted)
     return [f"{name} {had.get(name, 'default')} -> {wanted.get(name, 'default')}" for name in names]
 
 
 def _changed_modules(had: Ingredients, wanted: Ingredients) -> list[str]:
-    """Return the modules whose code differs, by content: a module may move."""
+    """Return the modules whose code differs by content; a module may move."""
     if sorted(set(had.code.values())) == sorted(set(wanted.code.values())):
         return []
     digests = set(had.code.values())
     changed = [name for name, digest in wanted.code.items() if digest not in digests]
     changed = changed or _differing(had.code, wanted.code)
-    return [name for name in changed if name != LINKS] or changed  # which follow from the modules' contents
+    return [name for name in changed if name != LINKS] or changed  # links follow from the modules' contents

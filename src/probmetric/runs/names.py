@@ -1,10 +1,10 @@
-"""What runs and prepared datasets are called and where runs lie, and nothing else.
+"""Name runs and prepared datasets, and the folders of runs.
 
     results/<dataset>[+split<s>][+noise<rate>]/<method>[+key=value...]/seed<k>/
-    state/training/<the same>/    checkpoints, gone when training is finished
+    state/training/<the same>/    checkpoints, removed when training is finished
     state/features/               features of frozen trunks, which runs share; may be deleted at any time
 
-No commas: Snakemake separates wildcards by them when it hands a job to a cluster.
+Names contain no commas, because Snakemake separates wildcards by them in a cluster's jobs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from probmetric.io import FileError
 RESULTS = Path("results")
 STATE = Path("state/training")
 FEATURES = Path("state/features")
-EPOCHS = "training.epochs="  # how the override of a run's length begins
+EPOCHS = "training.epochs="  # beginning of the override of a run's length
 _SEED = re.compile(r"seed([0-9]{1,19})")
 _NOISE = re.compile(r"(?P<dataset>.+?)(?:\+noise(?P<rate>[0-9]*\.?[0-9]+))?")
 _SPLIT = re.compile(r"(\+(?:split|fold)([1-9][0-9]{0,3}))(?=\+|$)")
@@ -28,7 +28,7 @@ _LABEL_NOISE = re.compile(r"(?P<kind>noise|uniform|nearest)(?P<rate>[0-9]*\.?[0-
 
 
 def log_file(run: str) -> Path:
-    """Return where the log of a run lies, as the workflow's rule writes it."""
+    """Return the path of a run's log, which the workflow's rule writes."""
     return Path(f"logs/run/{run}.log")
 
 
@@ -52,7 +52,7 @@ def noise_text(name: str) -> str:
 
 
 def with_part(dataset: str, kind: Literal["split", "fold"], number: int) -> str:
-    """Return the name of a dataset with another split of its classes, or choice of validation classes; 0 is its own.
+    """Return the name of a dataset with another split of its classes, or other validation classes; 0: its own.
 
     `glyphs+split1`, `glyphs+fold1`.
     """
@@ -60,7 +60,7 @@ def with_part(dataset: str, kind: Literal["split", "fold"], number: int) -> str:
 
 
 def class_split(name: str) -> int:
-    """Return which split (or fold) of the classes a prepared folder's name tells; 0 is the dataset's own."""
+    """Return the number of the split (or fold) of the classes in a prepared folder's name; 0: the dataset's own."""
     return next((int(number) for _, number in _SPLIT.findall(name)), 0)
 
 
@@ -71,7 +71,7 @@ def without_split(name: str) -> str:
 
 @dataclass(frozen=True)
 class LabelNoise:
-    """Label noise as a folder's name tells it: `noise0.2` (uniform, seed 0), `nearest0.2`, `uniform0.2s1`."""
+    """Label noise in the form of a folder's name: `noise0.2` (uniform, seed 0), `nearest0.2`, `uniform0.2s1`."""
 
     kind: NoiseKind
     rate: float
@@ -82,7 +82,7 @@ class LabelNoise:
         """Read `nearest0.2s1`: kind, rate and, unless it is 0, seed.
 
         Raises:
-            FileError: it is not written so, or the rate is not between 0 and 1.
+            FileError: the text has another form, or the rate is not between 0 and 1.
         """
         parts = _LABEL_NOISE.fullmatch(text)
         if parts is None or not 0.0 < float(parts["rate"]) < 1.0:
@@ -132,7 +132,7 @@ class RunKey:
 
     @property
     def variant(self) -> str:
-        """Method with its overrides: what a table's row or a figure's line stands for."""
+        """Method with its overrides: the entry of a table's row or a figure's line."""
         return "+".join(filter(None, (self.method, self.overrides)))
 
     @property
@@ -142,12 +142,12 @@ class RunKey:
 
     @property
     def group(self) -> str:
-        """Return the same without its split of the classes: what a table stands for."""
+        """Return the key without its split of the classes, as tables group runs."""
         return without_split(self.data)
 
     @property
     def class_split(self) -> int:
-        """Return which split of the classes it is; 0 is the dataset's own."""
+        """Return the number of the split of the classes; 0: the dataset's own."""
         return class_split(self.data)
 
     @property
@@ -157,7 +157,7 @@ class RunKey:
 
 
 def override_items(overrides: str) -> list[str]:
-    """Return `["loss.scale=64", "training.epochs=90"]` for what stands after the method in the name of a run."""
+    """Return `["loss.scale=64", "training.epochs=90"]` from the text after the method in the name of a run."""
     return [item for item in overrides.split("+") if item]
 
 
@@ -167,5 +167,5 @@ def legal_name(text: str) -> str:
 
 
 def table_of(name: str) -> str:
-    """Return the file that an experiment's name begins with: `pfml/table1` of `pfml/table1+refit`."""
+    """Return the file at the beginning of an experiment's name: `pfml/table1` of `pfml/table1+refit`."""
     return re.split("[@+]", name, maxsplit=1)[0]

@@ -1,12 +1,12 @@
-"""Place recognition: queries search a database of their own, and an image within 25 m is a right answer.
+"""Evaluate place recognition: queries search a database of their own, and an image within 25 m is a right answer.
 
-The protocol of Mapillary Street-Level Sequences (Warburg et al. 2020), which paper 003 follows: `retrieval/...` counts
-a query as answered by database images of its city within the radius; images of the queries' side are not searched.
-Along walks a frame of the same walk within `data.places.FRAMES` frames is a right answer.
-Subtasks: `retrieval_day_to_night/...` asks with day images and searches night images, `retrieval_night_to_day/...` the
-other way round; they are there where a query has an answer. `sparsification/...` are over the queries.
+The protocol is that of Mapillary Street-Level Sequences (Warburg et al. 2020), which paper 003 follows. For
+`retrieval/...`, database images of the query's city within the radius are right answers; other queries are not
+searched. Along walks a frame of the same walk within `data.places.FRAMES` frames is a right answer.
+`retrieval_day_to_night/...` has day queries and a night database, `retrieval_night_to_day/...` the reverse; they exist
+if a query has an answer. `sparsification/...` are over the queries.
 
-Clustering and structure need classes, which places do not have: a run on places has no such metrics.
+Places have no classes, so a run on places has no metrics of clustering and structure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Places:
     Attributes:
         columns: manifest columns city, easting, northing, role and night, (N,) each, of all N rows.
         radius: metres within which a database image answers a query.
-        walks: the walk (N,) each image was taken on, numbered; images of no known walk have numbers of their own.
+        walks: number of each image's walk (N,); an image of no known walk has a number of its own.
     """
 
     columns: dict[str, NDArray]
@@ -39,7 +39,7 @@ class Places:
 
     @classmethod
     def in_manifest(cls, columns: dict[str, NDArray]) -> Places | None:
-        """Read them from a manifest's columns; None where these do not say. Walks are numbered by their names."""
+        """Read the places from a manifest's columns; None if it has no positions. Walks are numbered by their names."""
         places = located(columns)
         if places is None or SEQUENCE not in columns:
             return None if places is None else cls(*places)
@@ -48,11 +48,11 @@ class Places:
         return cls(*places, walks=np.where(names == "", -1 - np.arange(len(names)), walks))
 
     def asked(self, index: Ints, task: Subtask = "all") -> Asked:
-        """Return which of the images with these manifest rows (n,) ask in which, and which answer each query.
+        """Return queries and database among the images with these manifest rows (n,), and each query's right answers.
 
         Args:
             index: the rows.
-            task: which queries ask and which database images are searched.
+            task: the subtask, which selects queries and database images.
         """
         rows = np.flatnonzero(subtask({name: values[index] for name, values in self.columns.items()}, task))
         chosen = {name: values[index[rows]] for name, values in self.columns.items()}

@@ -1,9 +1,9 @@
-"""A planned run, and its plan file: everything its job is told.
+"""Describe a planned run, and write and read its plan file, from which its job takes everything.
 
     state/plans/<dataset>[+noise<rate>]/<method>[+key=value...]/seed<k>.json
 
-Planning rewrites the file only where the plan has changed, so that Snakemake can compare its time with the results'.
-Besides the settings the file holds the identity of each step (`probmetric.runs.identity`): with the code it changes.
+Planning rewrites the file only if the plan has changed, so that Snakemake can compare its time with those of the
+results. The file holds the settings and the identity of each step (`probmetric.runs.identity`), which depends on code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AGAIN = "plan again: run `snakemake`, or the command without --plan"
 
 @dataclass(frozen=True)
 class Run:
-    """One run: its name (folder below `results/`), resolved settings, and whose encoder it uses."""
+    """One run: its name (folder below `results/`), its resolved settings, and the run whose encoder it uses."""
 
     name: str
     encoder: str
@@ -41,12 +41,12 @@ class Run:
 
     @property
     def encoders(self) -> tuple[str, ...]:
-        """Runs whose encoders it uses: `encoder` and, for an ensemble, those of the seeds that follow."""
+        """Runs whose encoders it uses: `encoder` and, for an ensemble, the runs with further seeds."""
         return encoder_runs(self.encoder, self.settings.uncertainty)
 
     @property
     def origin(self) -> str | None:
-        """Run whose weights its training starts from, where `pretrained` is the weight file of a run."""
+        """Run from whose weights its training starts, if `pretrained` is the weight file of a run."""
         return origin_run(self.settings.pretrained)
 
     @property
@@ -61,18 +61,18 @@ class Run:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """Steps of the run in their order; one with a base trains nothing."""
+        """Steps of the run in their order; a run with a base does not train."""
         training: tuple[Step, ...] = ("train",) if self.trains else ()
         posterior: tuple[Step, ...] = ("fit",) if self.fits_posterior else ()
         return (*training, *posterior, "embed", "evaluate")
 
     def steps_until(self, last: Step) -> list[Step]:
-        """Return the steps of the run up to one, which need not be among them."""
+        """Return the steps of the run up to the given one, which may be missing in the run."""
         return [step for step in self.steps if STEPS.index(step) <= STEPS.index(last)]
 
 
 def origin_run(pretrained: str | bool | None) -> str | None:
-    """Run that writes the weight file `pretrained`; None where it is no run's, or none is named."""
+    """Return the run that writes the weight file `pretrained`; None if the file is no run's, or none is named."""
     path = Path(str(pretrained))
     if not path.is_relative_to(RESULTS) or path != RunFolder(path.parent).weights_file():
         return None
@@ -82,7 +82,7 @@ def origin_run(pretrained: str | bool | None) -> str | None:
 
 
 def encoder_runs(encoder: str, chosen: Component) -> tuple[str, ...]:
-    """Runs that train the K encoders uncertainty `chosen` combines, `encoder` first.
+    """Return the runs that train the K encoders which uncertainty `chosen` combines, `encoder` first.
 
     K is the uncertainty's option `members`; without such an option it is 1. With `over: seeds` they are seeds k, k+d,
     ..., k+(K-1)d, d its option `apart`; with `over: folds` the datasets numbered 1 to K (cub-mlrc1 to cub-mlrc4).
@@ -100,7 +100,7 @@ def encoder_runs(encoder: str, chosen: Component) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """One run, the MLflow store its curves are shown in while it trains, and where components of its own come from."""
+    """One run, the MLflow store that shows its curves while it trains, and the modules of the user's own components."""
 
     run: Run
     store: str = ""
@@ -108,7 +108,7 @@ class RunPlan:
 
     @property
     def path(self) -> Path:
-        """Where the plan lies."""
+        """Path of the plan file."""
         return PLANS / f"{self.run.name}.json"
 
     def write(self, steps: Mapping[str, str] | None = None, *, again: bool = False) -> Path:
@@ -116,7 +116,7 @@ class RunPlan:
 
         Args:
             steps: step -> identity (`identity.planned_steps`).
-            again: change the file in any case: what was made is to be made again.
+            again: change the file in any case, so that Snakemake makes the run again.
         """
         run = self.run
         values = {
@@ -149,7 +149,7 @@ def recorded_run(name: str, results: Path = RESULTS) -> Run:
     """Return a finished run below `results` with the settings it was made with (`run.yaml`).
 
     Raises:
-        FileError: it is not finished, or its record was changed.
+        FileError: the run is not finished, or its record was changed.
     """
     folder = RunFolder.named(name, results)
     if not folder.finished:
@@ -163,14 +163,14 @@ def recorded_run(name: str, results: Path = RESULTS) -> Run:
 
 
 def write_if_changed(path: Path, values: Mapping[str, Any], *, again: bool = False) -> Path:
-    """Write `values` as JSON unless the file holds them already, so that its time is that of its content.
+    """Write `values` as JSON unless the file holds them already, so that its time is the time of the last change.
 
-    If it does, `again` counts up a number in the file: Snakemake takes a newer file of the same content for unchanged.
+    `again` increases a number in the file, because Snakemake regards a newer file with the same content as unchanged.
 
     Args:
         path: the file.
         values: name -> value.
-        again: the file is to change in any case.
+        again: whether to change the file in any case.
     """
     before, count = "", 0
     with contextlib.suppress(OSError, UnicodeDecodeError, ValueError):

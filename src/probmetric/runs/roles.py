@@ -1,11 +1,11 @@
-"""Queries and their gallery: test images of two roles, as of Market-1501 (Zheng et al. 2015) and of landmarks.
+"""Evaluate queries in their gallery: test images of two roles, as in Market-1501 (Zheng et al. 2015) and landmarks.
 
-Where a dataset's manifest says of its test images which are queries and which are the gallery, every query is asked in
-the gallery, not among the other queries. Gallery images of the query's class and group (the same person by the same
-camera, the shots of one product) are neither right nor wrong: they are taken out before ranks are counted.
+If a dataset's manifest names the queries and the gallery among its test images, every query is asked in the gallery.
+Gallery images of the query's class and group (the same person by the same camera, the shots of one product) are neither
+right nor wrong: they are removed before ranks are counted.
 
-`retrieval/...`, `sparsification/...`, `trust/...` and `p_right/...` are then of the queries; `clustering/...` and
-`structure/...` of all test images. Metrics of samples, which are asked among themselves, are left out.
+`retrieval/...`, `sparsification/...`, `trust/...` and `p_right/...` are then over the queries; `clustering/...` and
+`structure/...` over all test images. Metrics of samples are left out, because samples are asked among themselves.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ QUERY, GALLERY = "query", "gallery"
 
 @dataclass(frozen=True)
 class Asked:
-    """Which of N images are asked in which.
+    """Queries and gallery among N images.
 
     Attributes:
-        queries: rows (Q,) that ask.
+        queries: rows (Q,) of the queries.
         gallery: rows (G,) that are searched.
         ignored: pairs (P, 2) of positions in `queries` and in `gallery` that are neither right nor wrong.
-        positives: for each query the positions in `gallery` that answer it; None: those of its class do.
+        positives: for each query the positions in `gallery` of right answers; None: those of its class.
     """
 
     queries: Ints
@@ -43,7 +43,7 @@ class Asked:
     def per_query(self, rows: Array, labels: Ints, ks: Sequence[int], **options: Any) -> dict[str, Doubles]:
         """Return the retrieval metrics of each query, name -> (Q,), of rows (N, M) with labels (N,).
 
-        There are none where nobody asks or nothing is searched.
+        The result is empty without queries or without a gallery.
         """
         if not len(self.queries) or not len(self.gallery):
             return {}
@@ -55,15 +55,15 @@ class Asked:
         return retrieval_per_query(rows[self.queries], labels[self.queries], ks=ks, **searched, **options)
 
     def answers(self, record: Mapping[str, Array], labels: Ints, ks: Sequence[int] = ()) -> Answers | None:
-        """Return the answers to the queries, of a record of all images, name -> (N, ...), with labels (N,).
+        """Return the answers to the queries, from a record of all images, name -> (N, ...), with labels (N,).
 
-        `nearest` of the match record are rows of that record. None where nobody asks or nothing is searched.
+        `nearest` of the match record are rows of that record. None without queries or without a gallery.
         """
         values = self.per_query(record["mean"], labels, tuple(dict.fromkeys((1, *ks))))
         if not values:
             return None
         asked = values["positives"] > 0
-        ignored = self.ignored[asked[self.ignored[:, 0]]]  # a query without a right answer is found something too
+        ignored = self.ignored[asked[self.ignored[:, 0]]]  # a query without a right answer gets an answer, too
         sides = ({name: record[name][rows] for name in KEPT if name in record} for rows in (self.queries, self.gallery))
         query, gallery = sides
         answers = asked_in(query, labels[self.queries], gallery, labels[self.gallery], ignore=ignored)
@@ -77,7 +77,7 @@ class Roles:
 
     Attributes:
         role: `query`, `gallery` or something else of every manifest row.
-        group: what belongs together, of every row; None where nobody says.
+        group: group of every row; None if the manifest has no groups.
     """
 
     role: Array
@@ -91,7 +91,7 @@ class Roles:
         return cls(role, columns.get("group")) if {QUERY, GALLERY} <= there else None
 
     def among(self, index: Ints, labels: Ints) -> Asked:
-        """Return which of the images with these manifest rows (N,) and labels (N,) ask, and in which."""
+        """Return queries and gallery among the images with these manifest rows (N,) and labels (N,)."""
         role = self.role[index].astype(str)
         queries, gallery = np.flatnonzero(role == QUERY), np.flatnonzero(role == GALLERY)
         if self.group is None:

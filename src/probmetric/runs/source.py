@@ -1,16 +1,16 @@
-"""What code a step is made of: digests that change with what modules do, not with how they are written.
+"""Compute digests of the code of a step, which change if the code computes something else, not if its text differs.
 
-A module counts with every module of the project that it imports, directly or not: the formula of a loss may stand in a
-helper. Of our own code that is this package; of a user's it is the package, the modules beside it and those of the
-working folder, but nothing installed; and what its packages run when they are imported. Comments, docstrings, layout
-and what stands under `TYPE_CHECKING` do not count.
+A module counts with every module of the project that it imports, directly or not, since the formula of a loss may be in
+a helper. For our own code the project is this package. For a user's it is the package, the modules beside it and those
+of the working folder, without installed ones; code that its packages run at import counts, too. Comments, docstrings,
+layout and code under `TYPE_CHECKING` do not count.
 
-Which name an import binds to what counts by content: `from one import scale` in place of `from two import scale`, and
-two modules that exchange their contents, are noticed; a module that was moved or renamed does what it did. `from
-package import name` leads to the module that defines `name`, not to all of the package. Nothing is imported.
+An imported name counts by the content that it is bound to. `from one import scale` in place of `from two import scale`
+is noticed, also two modules that exchange their contents; a module may be moved or renamed. `from package import name`
+leads to the module that defines `name`, not to all of the package. No module is imported for this.
 
-Files whose names stand in a user's module (`np.load(HERE / "scale.npy")`) count with their content; of a module that
-reads a file while it is imported and names none, `unnamed_reads` tells.
+Files whose names are in a user's module (`np.load(HERE / "scale.npy")`) count with their content. `unnamed_reads` finds
+modules that read a file at import without naming it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from typing import Any, NamedTuple
 from probmetric.io import FileError, remembered_json, sha256_file, write_json
 
 MEMORY = Path("state/source.json")
-LINKS = "imported names"  # stands among the modules: what all their imports lead to
+LINKS = "imported names"  # key beside the modules, for the digest of the targets of all their imports
 
-# Rooms and modules of this package that carry no formula: how files are written, names found, mistakes reported.
+# Parts of this package without formulas: they write files, find names and report mistakes.
 INFRASTRUCTURE = tuple(
     f"probmetric.{name}"
     for name in (
@@ -41,14 +41,14 @@ INFRASTRUCTURE = tuple(
         *("runs.folder", "runs.identity", "runs.made", "runs.names", "runs.plan", "runs.source"),
     )
 )
-_TYPES = ("typing", "typing_extensions", "collections.abc", "__future__")  # their names compute nothing
+_TYPES = ("typing", "typing_extensions", "collections.abc", "__future__")  # names from these modules compute nothing
 _READERS = frozenset(
     ("open", "read_text", "read_bytes", "load", "loads", "loadtxt", "genfromtxt", "fromfile", "safe_load", "load_file")
 )
 
 
 def module_digests(*modules: str) -> dict[str, str]:
-    """Return module -> digest of what it says, for `modules` and what they import of the project, and their links.
+    """Return module -> digest of its code, for `modules` and their imports in the project, and a digest of their links.
 
     Raises:
         ModuleNotFoundError: there is no such module, or it is not written in Python.
@@ -63,7 +63,7 @@ def module_digests(*modules: str) -> dict[str, str]:
 
 
 def _packages(names: Iterable[str]) -> dict[str, str]:
-    """Return package -> digest of what runs before the users' modules `names` can be imported; not of nothing."""
+    """Return package -> digest of the code, if any, that runs before the users' modules `names` are imported."""
     files = {name: file for name in sorted(_parents(names) - set(names)) if (file := source_file(name))}
     return {name: _content(name) for name, file in files.items() if _facts(file).digest not in _NOTHING}
 
@@ -73,9 +73,9 @@ def _parents(names: Iterable[str]) -> set[str]:
 
 
 def _run(*modules: str) -> tuple[str, ...]:
-    """Return the closure of `modules`, with what the packages around them import if it acts when it is imported.
+    """Return the closure of `modules`, with those imports of the packages around them that act when they are imported.
 
-    What defines alone does not count: a package often lists all its modules.
+    Modules that only define names do not count, since a package often imports all its modules.
     """
     names = closure(*modules)
     parents = _parents(names)
@@ -86,7 +86,7 @@ def _run(*modules: str) -> tuple[str, ...]:
 
 @functools.cache
 def closure(*modules: str) -> tuple[str, ...]:
-    """Return `modules` and every module of their project that they import, sorted; other infrastructure is left out."""
+    """Return `modules` and every module of their project that they import, sorted, without other infrastructure."""
     reached: set[str] = set()
     waiting = list(modules)
     while waiting:
@@ -100,19 +100,19 @@ def closure(*modules: str) -> tuple[str, ...]:
 
 
 def unnamed_reads(*modules: str) -> list[str]:
-    """Return the users' modules that read a file while they are imported, and name none that is there."""
+    """Return the users' modules that read a file while they are imported, and name no existing file."""
     foreign = [name for name in closure(*modules) if not is_own(name)]
     return [name for name in foreign if (file := source_file(name)) and _facts(file).reads and not _named_files(file)]
 
 
 def is_own(module: str) -> bool:
-    """Whether `module` belongs to this package, not to a user's."""
+    """Return whether `module` belongs to this package, not to a user's."""
     return module.partition(".")[0] == "probmetric"
 
 
 @functools.cache
 def source_file(module: str) -> Path | None:
-    """Return the module's file; None for modules that are not there or not written in Python. Imports nothing."""
+    """Return the module's file, without importing it; None for modules that do not exist or are not Python."""
     top, *inner = module.split(".")
     folder = _top_folder(top)
     if folder is None:
@@ -127,7 +127,7 @@ def _top_folder(package: str) -> Path | None:
     """Return the folder of a top-level package, or where its file would lie as a folder."""
     try:
         spec = importlib.util.find_spec(package) if package else None
-    except ValueError:  # a module made by hand, such as __main__
+    except ValueError:  # a module without a spec, such as __main__
         return None
     if spec is None:
         return None
@@ -144,7 +144,7 @@ def _is_infrastructure(module: str) -> bool:
 
 
 def _in_project(module: str, importer: str) -> bool:
-    """Whether `module` is of the project of `importer`: of its package or, of a user's, beside it or in this folder."""
+    """Say whether `module` is in the project of `importer`: its package; a user's also beside it or in this folder."""
     top, importers = module.partition(".")[0], importer.partition(".")[0]
     if top == importers:
         return True
@@ -160,9 +160,9 @@ def _is_installed(folder: Path) -> bool:
 
 
 class _Import(NamedTuple):
-    """One import: `from <written> import <name> as <bound>`, dots in front for the level; no name for a plain one.
+    """One import: `from <written> import <name> as <bound>`, with leading dots for the level; no name if plain.
 
-    One that does not stand at the top of its module keeps its `place` among the imports: a branch may decide.
+    An import below the top level of its module keeps its `place` among the imports, since a branch may decide on it.
     """
 
     bound: str
@@ -172,12 +172,12 @@ class _Import(NamedTuple):
 
 
 class _Facts(NamedTuple):
-    """What is read off a file.
+    """Facts about a source file.
 
     Attributes:
         digest: first 16 digits of the SHA-256 of the syntax tree, without imports and bare strings.
-        imports: those that run.
-        passed_on: name -> (module as written, its name there) of all `from` imports: exports may stand under
+        imports: the imports that run.
+        passed_on: name -> (module as written, its name there) of all `from` imports; exports may be under
             TYPE_CHECKING.
         texts: strings that could name a file.
         reads: whether a call at the top of the module reads a file.
@@ -194,7 +194,7 @@ class _Facts(NamedTuple):
 
 @dataclass(frozen=True)
 class _Target:
-    """What an imported name is: `name` of `module`, inside the project or not."""
+    """The target of an import: `name` of `module`, inside the project or not."""
 
     bound: str
     module: str
@@ -205,7 +205,7 @@ class _Target:
 
 @functools.cache
 def _targets(module: str) -> tuple[_Target, ...]:
-    """Return what the imports of a module lead to; where a name is bound twice at the top, the last one counts."""
+    """Return the targets of a module's imports; if a name is bound twice at the top, the last one counts."""
     path = source_file(module)
     if path is None:
         return ()
@@ -223,10 +223,10 @@ def _targets(module: str) -> tuple[_Target, ...]:
 
 
 def _links(digests: dict[str, str], targets: dict[str, tuple[_Target, ...]]) -> str:
-    """Return the digest of what the modules' imports lead to, by content and not by the modules' names.
+    """Return the digest of the targets of the modules' imports, by content and not by the modules' names.
 
-    Each round adds to a module's colour those of the modules it imports; the rounds end when they tell no more modules
-    apart (Weisfeiler and Leman's refinement), which works in circles too.
+    Each round adds to a module's colour the colours of the modules it imports. The rounds end when they distinguish no
+    more modules (Weisfeiler and Leman's refinement); this also works for circular imports.
     """
     colours, told_apart = dict(digests), 0
     while len(set(colours.values())) > told_apart:
@@ -245,9 +245,9 @@ def _colour(colour: str, targets: Iterable[_Target], colours: dict[str, str]) ->
 
 
 def _content(module: str) -> str:
-    """Return the digest of a module's code and, of a user's, of the files whose names stand in it."""
+    """Return the digest of a module's code and, for a user's module, of the files that it names."""
     path = source_file(module)
-    assert path is not None  # who asks has looked
+    assert path is not None  # the caller has checked that the file exists
     digest = _facts(path).digest
     files = [] if is_own(module) else _named_files(path)
     if not files:
@@ -278,10 +278,10 @@ def _facts(path: Path) -> _Facts:
 
 @functools.cache
 def _kept(path: Path, read: Callable[[Path], Any]) -> Any:
-    """Return what is read off a file, from `state/source.json` where the file is still the same.
+    """Return the facts about a file, from `state/source.json` if the file is unchanged.
 
-    The time of an inode's last change cannot be set back, as others can. What changed so lately that another change
-    could bear the same time is not remembered.
+    The time of an inode's last change cannot be set back, unlike other times. A file that changed so recently that
+    another change could have the same time is not remembered.
     """
     stat = path.stat()
     stamp = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
@@ -300,7 +300,7 @@ def _remembered() -> dict[str, Any]:
 
 
 def remember() -> None:
-    """Keep what was read of the sources in `state/source.json`, so that the next planning need not parse them."""
+    """Store the facts about the sources in `state/source.json`, so that the next planning need not parse them."""
     with contextlib.suppress(FileError):
         write_json(MEMORY, _remembered())
 
@@ -333,12 +333,12 @@ def _short_digest(value: Any) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
 
 
-# An empty file, and one of imports and a docstring alone.
+# An empty file, or one with only imports and a docstring.
 _NOTHING = (_short_digest(("Module", [])), _short_digest(("Module", [("body", [])])))
 
 
 def _run_at_import(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes that run when a module is imported: none inside functions."""
+    """Yield the nodes that run when a module is imported, without those inside functions."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             yield child
@@ -355,12 +355,12 @@ def _acts(node: ast.AST) -> bool:
 
 
 def _called(call: ast.Call) -> str:
-    """Return the last part of the name of what is called; "" of something without a name."""
+    """Return the last part of the name of the called function; "" if it has no name."""
     return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
 
 
 def _plain(node: Any, imports: list[_Import], *, top: bool = False) -> Any:
-    """Return a syntax tree as nested tuples, and note its imports; empty fields, which differ between Pythons, go."""
+    """Return a syntax tree as nested tuples, without empty fields, which differ between Pythons; note its imports."""
     if isinstance(node, list):
         items = (_plain(item, imports, top=top) for each in node for item in _counted(each))
         return [item for item in items if item is not None]
@@ -376,7 +376,7 @@ def _plain(node: Any, imports: list[_Import], *, top: bool = False) -> Any:
 
 
 def _counted(node: Any) -> list[Any]:
-    """Return what of a statement computes: nothing of a bare string, of `if TYPE_CHECKING` only the other branch."""
+    """Return the parts of a statement that compute: none of a bare string, only `else` of `if TYPE_CHECKING`."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
         return []
     if isinstance(node, ast.If) and "TYPE_CHECKING" in (getattr(node.test, "id", ""), getattr(node.test, "attr", "")):
@@ -385,7 +385,7 @@ def _counted(node: Any) -> list[Any]:
 
 
 def _noted(node: ast.Import | ast.ImportFrom, imports: list[_Import], top: bool) -> Any:
-    """Note an import; in the tree nothing stands for one at the top, its place among the imports for another."""
+    """Note an import; the tree leaves out imports at the top, and holds the place of any other among the imports."""
     place = 0 if top else len(imports) + 1
     if isinstance(node, ast.Import):
         imports += [_Import(alias.asname or alias.name, alias.name, "", place) for alias in node.names]
@@ -408,7 +408,7 @@ def _absolute(written: str, package: str) -> str:
 def _definer(origin: str, name: str) -> tuple[str, str] | None:
     """Find the module that defines `name` as imported from `origin`, and its name there; it may be a submodule.
 
-    None where our own package defines it: such packages define nothing but how their components are found.
+    None if a package of ours defines it, since our packages define only how their components are found.
     """
     if source_file(f"{origin}.{name}"):
         return f"{origin}.{name}", ""

@@ -1,7 +1,8 @@
-"""The steps of one run in one process: train -> fit -> embed -> evaluate, each skipped where its record fits.
+"""Make the steps of one run in one process: train -> fit -> embed -> evaluate; skip those whose record fits.
 
-Each step reads what the step before it wrote and writes its own files whole (`probmetric.runs.folder`), its record last
-(`probmetric.runs.made`). After a kill the same call goes on with the step it was in, training from its checkpoint.
+Each step reads the files of the step before it and writes its own files whole (`probmetric.runs.folder`), its record
+last (`probmetric.runs.made`). After a kill the same call continues with the interrupted step, training from its
+checkpoint.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ ENOUGH_TO_FIT = 200  # a map of five scores fitted to 52 answers put wrong answe
 
 
 def unfinished(run: Run, until: Step = "evaluate") -> tuple[Step, ...]:
-    """Return the steps of `run` that are to be made: the first whose record does not fit, and all that follow it.
+    """Return the steps of `run` that must be made: the first whose record does not fit, and all after it.
 
-    A lost metrics.json alone is written again from the record of the evaluation.
+    If only metrics.json is lost, it is written again from the record of the evaluation.
     """
     judge, folder = Judge({run.name: run}), RunFolder.named(run.name)
     steps = run.steps_until(until)
@@ -76,13 +77,13 @@ def make(plan: RunPlan, steps: Sequence[Step], *, threads: int = 1, place: Place
 
     Args:
         plan: the run.
-        steps: those to be made (`unfinished`).
+        steps: the steps to make (`unfinished`).
         threads: CPU threads of this process.
-        place: which of the processes that train and embed together this one is; the first one does all else.
+        place: number of this process among those that train and embed together; the first one does all else.
 
     Raises:
         DataError: a dataset that one of the steps reads is not prepared, or holds vectors of another length than the
-            first; said before the first step begins.
+            first. This is checked before the first step begins.
     """
     names = plan.run.data[: None if steps[-1] in ("embed", "evaluate") else 1]
     _check_data([Path(plan.run.settings.prepared) / name for name in names])
@@ -102,7 +103,7 @@ def make(plan: RunPlan, steps: Sequence[Step], *, threads: int = 1, place: Place
 
 @contextlib.contextmanager
 def _recorded(plan: RunPlan, step: Step, *, first: bool = True) -> Iterator[Ingredients]:
-    """Wrap a step: its old record goes before its files change, the new one comes when they are whole."""
+    """Wrap a step: remove its old record before its files change, and write the new one when they are complete."""
     made_of = ingredients(plan.run, step, Judge({plan.run.name: plan.run}).upstream(plan.run, step))
     if first:
         forget(plan.run.name, step)
@@ -112,10 +113,10 @@ def _recorded(plan: RunPlan, step: Step, *, first: bool = True) -> Iterator[Ingr
 
 
 def train(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
-    """Train the encoder of the run into `results/<run>`, going on from `state/training/<run>` if it was interrupted.
+    """Train the encoder of the run into `results/<run>`; continue from `state/training/<run>` after an interruption.
 
-    If the plan's store is the address of an MLflow server, the curves appear there while the run trains. `place` says
-    which of several processes that train it together this one is.
+    If the plan's store is the address of an MLflow server, the curves appear there while the run trains. `place` is the
+    number of this process among those that train together.
     """
     from probmetric.tracking import live_curves
     from probmetric.training.processes import joined
@@ -154,8 +155,8 @@ def fit(plan: RunPlan, *, threads: int = 1) -> None:
 def embed(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
     """Embed validation, test and OOD images with the selected weights, and test images with the last ones.
 
-    What the test images took, after the validation images have warmed everything up, is kept beside them.
-    Of several processes each embeds its share of the batches; the first one (`place`) writes them all.
+    The time for the test images, after the validation images as a warm-up, is stored beside them. Each of several
+    processes embeds its share of the batches; the first one (`place`) writes them all.
     """
     import torch
 
@@ -167,7 +168,7 @@ def embed(plan: RunPlan, *, threads: int = 1, place: Place = ALONE) -> None:
 
 
 def evaluate(plan: RunPlan) -> None:
-    """Measure the run's embeddings; write metrics, curves, the record, and a certificate where there can be one."""
+    """Measure the run's embeddings; write metrics, curves, the record, and a certificate if one can be made."""
     from probmetric.runs.evaluate import ImageFacts, evaluate_run, run_answers, training_metrics
     from probmetric.trust.answers import p_right_of
 
@@ -195,7 +196,7 @@ def evaluate(plan: RunPlan) -> None:
 
 
 def _full_record(run: Run, plugins: Sequence[str]) -> dict[str, Any]:
-    """Return what becomes run.yaml: how the encoder was made, and the run's own settings."""
+    """Return the content of run.yaml: how the encoder was made, and the run's own settings."""
     whose: dict[str, Any] = {"run": run.name, "encoder": run.encoder}
     if len(run.encoders) > 1:
         whose["members"] = list(run.encoders)
@@ -205,10 +206,10 @@ def _full_record(run: Run, plugins: Sequence[str]) -> dict[str, Any]:
 
 
 def certify_smallest(run: str) -> None:
-    """Certify the smallest of `RISKS` that can be, the largest first and a smaller one while the larger is certified.
+    """Certify the smallest possible of `RISKS`: start with the largest, go on to a smaller one after each success.
 
-    The smallest is chosen after a look at all, so each is one of as many tries. Nothing is written where there are too
-    few test images, or all answers are right or wrong.
+    The smallest is chosen after all tries, so each risk counts as one of as many tries. No certificate is written if
+    there are too few test images, or all answers are right or all wrong.
     """
     from probmetric.trust.certificates import CONFIDENCE, RISKS, CertificateError
 
@@ -227,14 +228,14 @@ def certify_smallest(run: str) -> None:
 
 
 def certify(run: str, *, risk: float, confidence: float, score: str = "", unit: Unit = "auto", group: str = "") -> Path:
-    """Certify the answers of a run's test gallery: writes `certificate.json` and, in words, `certificate.md`.
+    """Certify the answers of a run's test gallery; write `certificate.json` and, in words, `certificate.md`.
 
     Each test image is asked among the others. By default P(right) decides, by the map fitted on the validation
-    classes, or where these gave too few answers to fit it to, the disagreement of the nearest images. Where `group`
-    names a column of the prepared dataset, its groups are what is drawn.
+    classes; if these have too few answers, the disagreement of the nearest images decides. If `group` names a column of
+    the prepared dataset, its groups are the unit of sampling.
 
     Raises:
-        CertificateError: nothing can be certified with so many images; says what is needed.
+        CertificateError: there are too few images for a certificate; the message says how many are needed.
         DataError: the dataset has no such column, or no test images.
         FileError: the run is not evaluated.
     """
@@ -244,7 +245,7 @@ def certify(run: str, *, risk: float, confidence: float, score: str = "", unit: 
 def _certificate(
     run: str, risk: float, confidence: float, score: str = "", group: str = "", **options: Any
 ) -> Certificate:
-    """Return the certificate of a run's answers; arguments as of `certify`, options as of `certify_record`."""
+    """Return the certificate of a run's answers; arguments as for `certify`, options as for `certify_record`."""
     from probmetric.trust.deployed import certify_record
     from probmetric.trust.p_right import PRight
 
@@ -276,7 +277,7 @@ def _certificate(
 
 
 def _query_groups(folder: RunFolder, column: str) -> np.ndarray:
-    """Return what each test image of a run that asks comes from (Q,), by a column of its prepared dataset."""
+    """Return the group (Q,) of each query among a run's test images, from a column of its prepared dataset."""
     from probmetric.runs.evaluate import ImageFacts
 
     prepared = str(folder.find("settings.prepared", default="data/prepared"))

@@ -1,4 +1,4 @@
-"""Trained models outside the workflow: a folder to load, a gallery to search, images in any form.
+"""Use trained models outside the workflow: load a model folder, embed images in any form, search a gallery.
 
 model = probmetric.load("shop-model")             a model folder, a run, or models:/<name>/<version> of MLflow
 batch = model.embed([pil_image, array, tensor, "file.jpg"])

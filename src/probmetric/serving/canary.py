@@ -1,7 +1,7 @@
-"""Eight drawn images, whose embeddings travel with a model folder and with a gallery.
+"""Draw eight test images; their embeddings are stored with a model folder and with a gallery, to notice changes.
 
-Another library, precision or processor may move embeddings: a stored gallery and its certificates are then of other
-ones. The images are waves of rising frequency and need no file; they go through decoding's end, resizing and the view.
+Another library, precision or processor may change embeddings. A stored gallery and its certificates then no longer fit
+them. The images are waves of rising frequency; they pass the last step of decoding, resizing and the view.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from probmetric.metrics.arrays import normalized
 
 log = logging.getLogger(__name__)
 IMAGES, FILE = 8, "canary.safetensors"
-CHECKED = 3  # are embedded when a model or gallery is opened: whoever opens one does not wait for all eight
-MOVED = 1e-6  # 1 - cosine, beyond what the order of a sum in float32 makes
+CHECKED = 3  # are embedded when a model or gallery is opened; all eight would take too long
+MOVED = 1e-6  # 1 - cosine; the order of a sum in float32 changes less
 
 
 def canaries(shape: tuple[int, int], tensor: tuple[int, ...] = ()) -> list[np.ndarray]:
@@ -33,7 +33,7 @@ def canaries(shape: tuple[int, int], tensor: tuple[int, ...] = ()) -> list[np.nd
 
 
 def warn_if_moved(before: np.ndarray | None, now: np.ndarray | None, what: str) -> float:
-    """Warn where embeddings (k, M) of the first k images are not those (8, M) that `what` has; return by how much."""
+    """Warn if embeddings (k, M) of the first k images differ from those (8, M) of `what`; return by how much."""
     if before is None or now is None or (before := before[: len(now)]).shape != now.shape:
         return 0.0
     first, second = (normalized(rows).astype(np.float64) for rows in (before, now))
@@ -49,5 +49,5 @@ def warn_if_moved(before: np.ndarray | None, now: np.ndarray | None, what: str) 
 
 
 def sound(rows: np.ndarray) -> bool:
-    """Say whether stored rows can be embeddings of the images."""
+    """Say whether stored rows can be embeddings of the eight images."""
     return rows.ndim == 2 and len(rows) == IMAGES and rows.dtype == np.float32 and bool(np.isfinite(rows).all())

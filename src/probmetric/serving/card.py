@@ -1,4 +1,4 @@
-"""The model card, written from the record alone."""
+"""Write the model card from the model's record alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GOOD = 0.6
 
 
 def card(record: ModelRecord) -> str:
-    """Return in Markdown what the model is, what it was trained and measured on, what its uncertainty is good for."""
+    """Return the card in Markdown: what the model is, its training, its metrics, and the use of its uncertainty."""
     member, data = record.members[0], record.provenance.get("data", {})
     tested = data.get("splits", {}).get("test", {}).get("images", 0)
     measured = {name: value for name in SHOWN if (value := record.metrics.get(name)) is not None}
@@ -43,10 +43,10 @@ def card(record: ModelRecord) -> str:
 
 
 def _interval(name: str, value: float, count: int) -> str:
-    """Return Wilson's interval of a share of `count` test images; nothing for what is no share."""
+    """Return Wilson's interval of a share of `count` test images; "" if the value is not a share."""
     if name not in SHARES or not count:
         return ""
-    from scipy.stats import binomtest  # a second, which loading a model need not wait for
+    from scipy.stats import binomtest  # imported here because it takes a second, and loading a model does not need it
 
     low, high = binomtest(round(value * count), count).proportion_ci(method="wilson")
     return f"{low:.4f} to {high:.4f}"

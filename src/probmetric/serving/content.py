@@ -1,6 +1,6 @@
-"""What a gallery holds: embeddings and names of images, that others join and leave. Nothing here is stored or searched.
+"""Hold the content of a gallery: embeddings and names of images, which can be added and removed.
 
-An image is known again by its name and by the place of its file, however its path is spelled.
+An image is recognised by its name, and by the location of its file, however its path is spelled.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from probmetric.errors import ServingError
 from probmetric.io import digest_of
 
 TRAINED = "trained"
-SAME = 1e-5  # largest difference of the coordinates of one image, embedded in different batches
-NUMBERED = re.compile(r"image \d+")  # what has no name is called so
+SAME = 1e-5  # largest difference between coordinates of one image that is embedded in two different batches
+NUMBERED = re.compile(r"image \d+")  # name of an image without a name
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Content:
         model: digest of the model that embedded the images; "" where the vectors came without one.
         mean: unit embeddings (N, M).
         uncertainty: of every image (N,), higher = less sure.
-        looks: pixel statistics of every image (N, L), see `looks`; NaN where nobody saw its pixels.
+        looks: pixel statistics of every image (N, L), see `looks`; NaN where they were not measured.
         paths: name of every image (N).
         class_names: class of every image (N), "" where none is known.
-        files: digest of the place of every image's file (N), however its path is spelled; "" for what is no file.
+        files: digest of the location of every image's file (N), however its path is spelled; "" for one without a file.
         uses: `TRAINED` for every image that the model was trained on, "" for the others (N).
     """
 
@@ -54,7 +54,7 @@ class Content:
         return cls(model, none, none[:, :0].reshape(0), none, [], [], [], [])
 
     def where(self, kept: np.ndarray) -> Content:
-        """Return the images that are `kept` (N,)."""
+        """Return the content of the images that are `kept` (N,)."""
         rows = np.flatnonzero(kept).tolist()
         names = ([values[row] for row in rows] for values in (self.paths, self.class_names, self.files, self.uses))
         return Content(self.model, self.mean[kept], self.uncertainty[kept], self.looks[kept], *names)
@@ -66,10 +66,10 @@ class Content:
         return {name: np.ascontiguousarray(array, dtype=np.float32) for name, array in arrays.items()}
 
     def named_apart(self, new: Content) -> Content:
-        """Return new images, without their names by the caller, none of which replaces another image by its name.
+        """Return new images, which the caller did not name, under names that replace no other image.
 
-        A file that is there already keeps its name. A name that another image has, which lies elsewhere and has
-        another embedding, is exchanged: a file is then called by its place, what has no file by the next number.
+        A file that is in the gallery already keeps its name. If an image from elsewhere, with another embedding, has
+        the name, the new image gets another one: the path of its file, or without a file the next number.
         """
         paths = list(new.paths)
         names = {path: row for row, path in enumerate(self.paths)}
@@ -94,7 +94,7 @@ class Content:
         """Return the images and new ones, which replace those of the same name or file; of a file twice the last stays.
 
         Raises:
-            ServingError: another number of dimensions, or a name twice.
+            ServingError: the number of dimensions differs, or a name occurs twice.
         """
         if self.paths and new.mean.shape[1] != self.mean.shape[1]:
             raise ServingError(f"embeddings of {new.mean.shape[1]} dimensions; the gallery has {self.mean.shape[1]}.")
@@ -128,7 +128,7 @@ class Content:
         """Return the content without some images, by name or file.
 
         Raises:
-            ServingError: a name that is not there.
+            ServingError: a name is not in the gallery.
         """
         files = {file: path for file, path in zip(self.files, self.paths, strict=True) if file}
         there = set(self.paths)
@@ -143,7 +143,7 @@ class Content:
 
 
 def digest_of_content(content: Content) -> str:
-    """Return the SHA-256 of model, names, classes and arrays: what a certificate for a gallery is about."""
+    """Return the SHA-256 of model, names, classes and arrays, by which a certificate names its gallery."""
     shapes = [content.mean.shape, content.looks.shape]
     names = digest_of([content.model, *shapes, content.paths, content.class_names, content.uses])
     digest = hashlib.sha256(names.encode())
@@ -153,17 +153,17 @@ def digest_of_content(content: Content) -> str:
 
 
 def place_of(image: Any) -> str:
-    """Return where an image's file lies, whichever way its path is spelled; "" for what is no path."""
+    """Return the location of an image's file, the same for every spelling of its path; "" for what is no path."""
     return os.path.realpath(image) if isinstance(image, str | os.PathLike) and "\0" not in str(image) else ""
 
 
 def _digest(place: str) -> str:
-    """Return what is stored of a place: a gallery that is handed on names no folder of its owner."""
+    """Return the digest of a location; only this is stored, so that a gallery does not reveal folders of its owner."""
     return hashlib.sha256(os.fsencode(place)).hexdigest()
 
 
 def stacked_looks(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Return looks (n + m, L) of images (n, L) and others (m, L); NaN for one that has none, or of another kind."""
+    """Return looks (n + m, L) of images (n, L) and others (m, L); NaN for missing ones, or those of another length."""
     width = before.shape[1] if len(before) and before.shape[1] else after.shape[1]
     parts = [
         part if part.shape[1] == width else np.full((len(part), width), np.nan, dtype=np.float32)

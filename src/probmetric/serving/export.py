@@ -1,15 +1,14 @@
-"""A model for other programs: network and uncertainty as ONNX or as a program of torch.export, embeddings as Parquet.
+"""Export a model for other programs: network and uncertainty as ONNX or torch.export, embeddings as Parquet.
 
     model.to_onnx("shop.onnx")       ONNX
     model.to_program()               torch.export.ExportedProgram
     write_vectors(...)               path, label, split, vector, uncertainty, concentration
 
-The input of a graph is normalised, `Model.preprocess`. `preprocess` below does the same with Pillow and NumPy, for
-programs that have no code of ours, up to rounding: a grey level or two after the two resizes. An ONNX file has its
-`spec` in its metadata, a model folder in its README, with the function's source.
+The input of a graph is normalised, as by `Model.preprocess`. `preprocess` below does the same with Pillow and NumPy,
+for programs without this package; rounding after the two resizes changes pixels by a grey level or two. An ONNX file
+holds its `spec` in its metadata, a model folder in its README, with the function's source.
 
-Draws of an uncertainty that samples are constants of the graph: those of the model's seed, so that
-graph and model agree.
+If the uncertainty samples, its draws, made with the model's seed, are constants of the graph.
 """
 
 from __future__ import annotations
@@ -69,11 +68,11 @@ class Graph(nn.Module):
         self.encoder, self._posterior, self._seed = predictor.encoder, predictor.posterior, predictor.seed
         self._uncertainty = _in_a_graph(predictor.uncertainty)
         self.loss = predictor.loss if self._uncertainty.needs_classifier else None
-        self._whole_loss = [predictor.loss]  # no part of the module: of a loss that does not classify few numbers count
+        self._whole_loss = [predictor.loss]  # in a list: not part of the module, of which few numbers are used
         self._draws = Draws()
         self.eval()
         with torch.no_grad():
-            self(example)  # names the outputs, and draws
+            self(example)  # this pass gives the names of the outputs, and the draws
         self._draws.repeated = True
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
@@ -81,7 +80,7 @@ class Graph(nn.Module):
         predictor = Predictor(
             self._uncertainty, self.encoder, self._whole_loss[0], self._posterior, self._seed, classifies=False
         )
-        with self._draws:  # a predictor's own call looks at the values of its images, which no graph can
+        with self._draws:  # the predictor's own call depends on values of its images, which a graph cannot do
             batch = predictor.describe([self._uncertainty.represent(images, predictor)])
         named = {name: getattr(batch, name) for name in OUTPUTS if getattr(batch, name) is not None}
         self.outputs = tuple(named)
@@ -89,7 +88,7 @@ class Graph(nn.Module):
 
 
 def _in_a_graph(uncertainty: Uncertainty) -> Uncertainty:
-    """Return an uncertainty that gives the same numbers without loops that depend on data."""
+    """Return an uncertainty that computes the same numbers without loops whose length depends on data."""
     from probmetric.uncertainty._gaussian import GaussianHead
     from probmetric.uncertainty.vmf import VMF
 
@@ -102,7 +101,7 @@ def _in_a_graph(uncertainty: Uncertainty) -> Uncertainty:
 
 
 class Draws(TorchFunctionMode):
-    """Keeps what is drawn, and the numbers read off a posterior, and once `repeated` gives the same in every pass."""
+    """Keep random draws and the numbers read from a posterior; once `repeated`, return the same ones in every pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +114,7 @@ class Draws(TorchFunctionMode):
         return self
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call `func`, unless it draws or reads a number of a plain tensor: these values are kept, then repeated."""
+        """Call `func`; values that it draws, or reads as a number from a plain tensor, are kept and later repeated."""
         named = kwargs or {}
         reads = func in (Tensor.item, Tensor.__float__) and type(args[0]) in (Tensor, nn.Parameter)
         if not (reads or named.get("generator") is not None):
@@ -130,7 +129,7 @@ class Draws(TorchFunctionMode):
 def exported(graph: Graph) -> ExportedProgram:
     """Return a graph as a program of torch.export, for any number of images up to `LARGEST_BATCH`."""
     batch = {0: torch.export.Dim("batch", min=1, max=LARGEST_BATCH)}
-    with warnings.catch_warnings(action="ignore"), torch.no_grad():  # the exporters remark on their own making
+    with warnings.catch_warnings(action="ignore"), torch.no_grad():  # the exporters warn about their own code
         return torch.export.export(graph, (graph.example,), dynamic_shapes=(batch,), strict=False)
 
 
@@ -166,7 +165,7 @@ def write_onnx(graph: Graph, path: Path, eye: Eye) -> Path:
 
 
 def _rename_within(onnx: ONNXProgram, outputs: Sequence[str]) -> None:
-    """Name anew what is no output and is called like one: the mean that a network pools by is called `mean`."""
+    """Rename nodes that have the name of an output: for example, the mean by which a network pools is called `mean`."""
     outputs_of_graph = {id(value) for value in onnx.model.graph.outputs}
     for node in onnx.model.graph.all_nodes():
         for value in node.outputs:
@@ -187,11 +186,11 @@ def _check_size(program: ExportedProgram) -> None:
 def write_vectors(
     model: Embedder, items: LooseImages, path: Path, *, on_error: OnError = "raise"
 ) -> tuple[int, list[Any]]:
-    """Embed images and write a Parquet file, block by block; returns how many, and (name, reason) of those left out.
+    """Embed images into a Parquet file, block by block; return their number, and (name, reason) of those left out.
 
     Raises:
-        DataError: images that cannot be read; all of a block are named.
-        FileError: the file cannot be written, or is not called so.
+        DataError: images cannot be read; all those of a block are named.
+        FileError: the file cannot be written, or has no name of a Parquet file.
     """
     check_vectors_file(path)
     import pyarrow.parquet as pq
@@ -200,7 +199,7 @@ def write_vectors(
     with atomic_path(path) as temporary:
         writer = None
         try:
-            # of nearly one size: in a last block of one image, that image could not be skipped
+            # blocks have nearly the same size, since an image alone in the last block could not be skipped
             for rows in np.array_split(range(len(items.images)), math.ceil(len(items.images) / VECTOR_ROWS)):
                 table, left = _block(model, items, rows, on_error)
                 problems += left
@@ -214,7 +213,7 @@ def write_vectors(
 
 
 def check_vectors_file(path: Path) -> None:
-    """Raise an error where `path` is not called as a Parquet file, or is a file that `write_vectors` did not write."""
+    """Raise an error if `path` has no name of a Parquet file, or is a file that `write_vectors` did not write."""
     check_new_parquet(path, lambda file: bool(model_of(file)))
 
 
@@ -238,7 +237,7 @@ def _block(model: Embedder, items: LooseImages, rows: np.ndarray, on_error: OnEr
 
 
 def preprocess(image: Image.Image, spec: dict[str, Any]) -> np.ndarray:
-    """Return an image of Pillow's, of any kind, as network input (1, C, S, S) float32."""
+    """Return a Pillow image, of any mode, as network input (1, C, S, S) float32."""
     image = reduced(plain(upright(image)[0], spec["mode"])[0], spec["shorter_side"])
     if spec["square"]:
         size = [spec["resize"], spec["resize"]]
@@ -254,7 +253,7 @@ def preprocess(image: Image.Image, spec: dict[str, Any]) -> np.ndarray:
 
 
 def preprocessing_code() -> str:
-    """Return the source of `preprocess` and of what it calls."""
+    """Return the source of `preprocess` and of the functions that it calls."""
     constants = {name: getattr(decode, name) for name in ("ORIENTATION", "TURNS", "WIDEST", "STRETCHED")}
     lines = ["Mode = str", *(f"{name} = {value!r}" for name, value in constants.items())]
     called: list[Any] = [decode.UnusableError, upright, plain, decode.wide, decode.stretched, decode.floats, reduced]
@@ -263,17 +262,17 @@ def preprocessing_code() -> str:
 
 
 def preprocessing(view: View, shape: tuple[int, int], shorter_side: int) -> dict[str, Any] | None:
-    """Return how `preprocess` gives what a view gives; None for a model whose inputs are no images.
+    """Return the arguments with which `preprocess` does what a view does; None for a model whose inputs are no images.
 
     Args:
         view: the evaluation view.
         shape: channels C and side S of the network's input.
-        shorter_side: to which preparation reduced images; 0: not.
+        shorter_side: shorter side to which preparation reduced the images; 0: not reduced.
 
     Returns:
         mode: RGB or L; shorter_side: larger images are reduced to it first; resize: then the shorter side, or with
-        `square` both, become this; size: S of the central crop; channels: which channel of the pixels is which of the
-        input; scale, offset: of the values 0 to 255, by channel.
+        `square` both, become this; size: S of the central crop; channels: for each channel of the input, its channel of
+        the pixels; scale, offset: by channel, applied to the values 0 to 255.
     """
     count, side = shape
     if not isinstance(view, Photos | Small):

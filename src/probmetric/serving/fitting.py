@@ -1,10 +1,10 @@
-"""`probmetric.fit`: train any network on a dataset of one's own and get a `Model`, without the workflow.
+"""Train any network on your own dataset and get a `Model`, without the workflow: `probmetric.fit`.
 
     model = probmetric.fit(train_set, network, loss="proxy_anchor", uncertainty="laplace", dim=64, epochs=10)
     model.save("my-model")                                   and later
     model = probmetric.load("my-model", network=network)     without `network` where a backbone was named
 
-The training loop, the uncertainties, the metrics and the model folder are the workflow's.
+The training loop, the uncertainties, the metrics and the model folder are those of the workflow.
 """
 
 from __future__ import annotations
@@ -72,34 +72,34 @@ def fit(
     """Train an encoder, fit an uncertainty, and return the model.
 
     Args:
-        dataset: `torch.utils.data.Dataset` with a length, of (image, label). Tensors are the network's input as they
-            are, with the augmentation the dataset makes; PIL images, arrays and paths are seen through `view`.
-            Labels are whole numbers or names. It is read by several threads.
+        dataset: `torch.utils.data.Dataset` with a length, of (image, label). Tensors go into the network unchanged,
+            with the dataset's augmentation; PIL images, arrays and paths are converted by `view`. Labels are whole
+            numbers or names. Several threads read the dataset.
         encoder: any module, inputs (B, ...) -> (B, D), which is trained in place; or a backbone by name
-            (`probmetric list backbones`). Parameters that need no gradient (`requires_grad`) stay as they are.
+            (`probmetric list backbones`). Parameters without gradient (`requires_grad`) are not trained.
         loss: by name, or {"name": ..., option: value} (`probmetric list losses`).
-        uncertainty: likewise (`probmetric list uncertainties`).
+        uncertainty: by name, or {"name": ..., option: value} (`probmetric list uncertainties`).
         objective: an uncertainty that shapes training, such as "laplace_online".
-        validation: such a dataset: the best epoch is chosen on it, and later images are compared with it. None keeps
-            the last epoch.
-        dim: M, size of the embedding: a linear layer (D -> M) is added. None takes the network's output for the
-            embedding; the last `nn.Linear` of an `nn.Sequential` is then the layer that `laplace` looks at. A backbone
-            by name has 64 dimensions unless told otherwise; with `pretrained`, as many as there are features.
-        pretrained: whether the encoder knows images already: a backbone by name gets its published weights (or those
-            of a file), a network of your own has its own. The defaults are then those of `probmetric init`: the linear
-            layer starts from LDA, all layers train at 2e-4, batch normalisation stands still, ten epochs.
+        validation: dataset of the same form: the best epoch is chosen on it, and later images are compared with it.
+            None keeps the last epoch.
+        dim: M, size of the embedding: a linear layer (D -> M) is added. None takes the network's output as the
+            embedding; `laplace` then uses the last `nn.Linear` of an `nn.Sequential`. The default for a backbone by
+            name is 64 or, with `pretrained`, its number of features.
+        pretrained: whether the encoder is trained already: a backbone by name gets its published weights (or those
+            of a file), your own network keeps its own. The defaults are then those of `probmetric init`: the linear
+            layer starts from LDA, all layers train at 2e-4, batch normalisation is frozen, ten epochs.
         view: how images that are no tensors become input, such as {"name": "photos", "size": 128}.
-        seed: of initial weights, batches and draws.
+        seed: seed of initial weights, batches and draws.
         device: "auto", "cpu", "cuda" or "cuda:1".
         progress: show a progress bar; None shows it on a terminal only.
-        state: folder for checkpoints: the same call then goes on after an interruption. Other settings, labels or
-            initial weights begin anew; other images under the same labels are not noticed, since a dataset may augment.
+        state: folder for checkpoints: the same call then continues after an interruption. Other settings, labels or
+            initial weights start again. Other images with the same labels are not noticed: a dataset may augment.
         training: settings of `training` in params.yaml: epochs (0 trains nothing), batch_size, learning_rate, ...
 
     Raises:
-        ConfigError: an unknown name or setting.
-        DataError: images or labels that cannot be trained on.
-        ServingError: no dataset, a network that gives no embeddings, or an uncertainty that cannot be fitted to it.
+        ConfigError: a name or setting is unknown.
+        DataError: images or labels are not suitable for training.
+        ServingError: there is no dataset, the network gives no embeddings, or the uncertainty cannot be fitted to it.
     """
     network = encoder if isinstance(encoder, nn.Module) else None
     if network is not None and not isinstance(pretrained, bool):
@@ -148,7 +148,7 @@ def fit(
 
 @contextlib.contextmanager
 def _wishes_kept(network: nn.Module | None) -> Iterator[None]:
-    """Let the parameters of somebody's network want gradients afterwards as they did before."""
+    """Restore `requires_grad` of the user's parameters after the block."""
     wishes = [(parameter, parameter.requires_grad) for parameter in (() if network is None else network.parameters())]
     try:
         yield
@@ -158,7 +158,7 @@ def _wishes_kept(network: nn.Module | None) -> Iterator[None]:
 
 
 def _check(settings: RunSettings, *, validates: bool) -> None:
-    """Refuse what cannot be done before anything is read."""
+    """Refuse impossible arguments before any image is read."""
     uncertainty, training = settings.uncertainty, settings.training
     if create_uncertainty(uncertainty.name, **uncertainty.options).members > 1:
         raise ConfigError("an ensemble is trained by the workflow; `fit` trains one encoder.")
@@ -181,7 +181,7 @@ def _needs(uncertainty: Component, flag: str) -> bool:
 
 
 def _check_validation(uncertainty: Component, data: TrainingData) -> None:
-    """Refuse before training an uncertainty that is fitted on images which are not there."""
+    """Refuse, before training, an uncertainty that needs validation images if there are none."""
     closed = _needs(uncertainty, "closed_set")
     if reads_validation(uncertainty) and not (data.has_validation and (data.closed_set or not closed)):
         images = "validation images" + closed * " of the training classes"
@@ -192,7 +192,7 @@ def _check_validation(uncertainty: Component, data: TrainingData) -> None:
 
 
 def _images(dataset: Any, validation: Any, settings: EncoderSettings, *, by_name: bool) -> TrainingImages:
-    """Return the datasets as training sees them, by the kind of the first image; `by_name`: the backbone is ours."""
+    """Return the datasets for training, read by the kind of the first image; `by_name`: the backbone is one of ours."""
     names = [_class_names(each) for each in (dataset, validation) if each is not None]
     classes = tuple(np.unique(np.concatenate(names)).tolist())
     view = _view(image_of(dataset[0]), settings, by_name=by_name)
@@ -242,7 +242,7 @@ def _view(first: Any, settings: EncoderSettings, *, by_name: bool) -> View:
 
 
 def _in_batches(settings: EncoderSettings, count: int) -> EncoderSettings:
-    """Return the settings with the batch size, or where there are fewer images the largest they make."""
+    """Return the settings with the batch size or, with fewer images, the largest batch size that they allow."""
     training = settings.training
     if count >= training.batch_size:
         return settings
@@ -255,7 +255,7 @@ def _in_batches(settings: EncoderSettings, count: int) -> EncoderSettings:
 
 
 def _has_linear_head(network: nn.Module | None, backbone: Component) -> bool:
-    """Tell whether the encoder, somebody's `network` or a backbone by name, will have a head that LDA can start."""
+    """Tell whether the encoder (your own `network` or a backbone by name) will have a head that LDA can initialise."""
     if isinstance(network, Encoder):
         return isinstance(network.head, nn.Linear) and network.head.bias is not None
     return network is not None or BACKBONES.holds(backbone.name, "has_head", backbone.options)
@@ -268,7 +268,7 @@ def _assembled(
     network: nn.Module | None,
     wrapping: Wrapped | None,
 ) -> Assembly:
-    """Put encoder and loss together, unless they or the uncertainty need a last linear layer that is not there."""
+    """Put encoder and loss together; an error if they or the uncertainty need a last linear layer that is missing."""
     encoder, has_head = None, BACKBONES.holds(settings.backbone.name, "has_head", settings.backbone.options)
     if network is not None and wrapping is not None:
         torch.manual_seed(derive_seed(settings.seed, "weights"))
@@ -284,7 +284,7 @@ def _assembled(
 
 
 def _check_uncertainty(made: Assembly, uncertainty: Component, data: TrainingData) -> None:
-    """Refuse before training an uncertainty that this network cannot have."""
+    """Refuse, before training, an uncertainty that this network cannot have."""
     images, _ = data.batch(torch.arange(1), epoch=0)
     try:
         create_uncertainty(uncertainty.name, **uncertainty.options).check(made.encoder, images)
@@ -293,7 +293,7 @@ def _check_uncertainty(made: Assembly, uncertainty: Component, data: TrainingDat
 
 
 def _measured(network: nn.Module, dim: int | Literal["features"] | None, data: TrainingData) -> Wrapped:
-    """Describe somebody's network, by what it gives for the first two images."""
+    """Describe the user's network by its output for the first two images."""
     kind = type(network).__name__
     if isinstance(network, Encoder):
         if dim not in (None, network.dim):
@@ -338,7 +338,7 @@ def _train(
 
 
 def _model(made: Assembly, data: TrainingData, uncertainty: Component, wrapping: Wrapped | None) -> Model:
-    """Fit the uncertainty, and make the record of it all."""
+    """Fit the uncertainty, and make the model's record."""
     made.encoder.eval()
     if made.loss is not None:
         made.loss.eval()

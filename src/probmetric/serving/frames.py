@@ -1,4 +1,4 @@
-"""Columns of vectors and of what they are, from a frame of pandas, Arrow or DuckDB."""
+"""Read vectors and the columns that describe them from a frame of pandas, Arrow, Polars or DuckDB."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODEL = "probmetric.model"
 LABELS = ("label", "labels", "class", "class_name")
 PATHS = ("path", "paths")
 NAMES = (*PATHS, "id", "name")
-CONVERSIONS = ("to_pandas", "df")  # of Arrow and Polars, of DuckDB
+CONVERSIONS = ("to_pandas", "df")  # methods of Arrow and Polars, and of DuckDB
 
 
 def is_frame(values: Any) -> bool:
@@ -29,10 +29,10 @@ def is_frame(values: Any) -> bool:
 def vectors_and_names(frame: Any) -> tuple[np.ndarray, list[str] | None, list[str] | None]:
     """Return vectors (N, M), classes (N,) and names (N,) of a frame of pandas, Arrow, Polars or DuckDB.
 
-    None for classes or names that it has not.
+    Classes or names are None where the frame has no such column.
 
     Raises:
-        DataError: no column of vectors, or vectors of several lengths.
+        DataError: there is no column of vectors, or the vectors differ in length.
     """
     convert = next((name for name in CONVERSIONS if hasattr(frame, name)), "")
     table = getattr(frame, convert)() if convert else frame
@@ -51,7 +51,7 @@ def vectors_and_names(frame: Any) -> tuple[np.ndarray, list[str] | None, list[st
 def column_of(
     file: Path, columns: Mapping[str, np.ndarray], wanted: str, usual: Sequence[str], count: int
 ) -> list[str] | None:
-    """Return a column as text, the one that is wanted or the first of the usual names; None where there is none.
+    """Return a column as text: the wanted one, or the first with a usual name; None if there is none.
 
     Raises:
         DataError: the wanted column is missing, or has not `count` entries.
@@ -68,7 +68,7 @@ def column_of(
 
 
 def model_of(file: Path) -> str:
-    """Return the digest of the model whose vectors `probmetric vectors` wrote into a file; "" where no file says."""
+    """Return the digest of the model that made a file's vectors, which `probmetric vectors` wrote; "" if unknown."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -79,20 +79,20 @@ def model_of(file: Path) -> str:
 
 
 def check_one_model(file: Path, beside: Path) -> None:
-    """Raise `DataError` where two files say that their vectors are of different models (`model_of`)."""
+    """Raise `DataError` if two files state that different models made their vectors (`model_of`)."""
     if len({model_of(file), model_of(beside)} - {""}) > 1:
         raise DataError(f"{beside} holds vectors of another model than {file}: write both with one model.")
 
 
 def column_called(columns: Collection[str], wanted: str, usual: Sequence[str]) -> str:
-    """Return the name of a column, the one that is wanted or the first of the usual names; "" where there is none."""
+    """Return the name of a column: the wanted one, or the first usual name in the file; "" if there is none."""
     return wanted or next((name for name in usual if name in columns), "")
 
 
 def names_of(file: Path, columns: Mapping[str, np.ndarray], count: int) -> tuple[str, list[str] | None]:
     """Return the first of the columns `NAMES` that names every row, and its entries; "" and None without one.
 
-    `id` and `name` may be those of a class or a person; they name rows where no two are alike.
+    `id` and `name` may be those of a class or a person; they are used only if no entry occurs twice.
 
     Raises:
         DataError: a column has not `count` entries.

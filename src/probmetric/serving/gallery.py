@@ -1,12 +1,12 @@
-"""Galleries: embeddings of images to be searched, stored, grown and shrunk. No torch is imported here.
+"""Make, search, store and change galleries of embedded images. This module does not import torch.
 
     gallery = Gallery.create(model, "photos/")                    embeds the images
     gallery = Gallery.from_vectors(vectors, labels, paths)        vectors (N, M) of any model
     gallery.save("shop-gallery");  gallery = Gallery.open("shop-gallery")
     gallery.certify(model, "labelled/", risk=0.05)
 
-A stored gallery is three files (`gallery_files`); what is known of its answers lies beside them (`gallery_trust`). Who
-changes it holds its lock: `save` while it writes, `changing` from the reading to the writing.
+A stored gallery is three files (`gallery_files`); facts about its answers are stored beside them (`gallery_trust`). A
+process that changes a gallery holds its lock: `save` while it writes, `changing` from reading to writing.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ if TYPE_CHECKING:
 OnError = Literal["raise", "skip"]
 Classes: TypeAlias = "Sequence[Any] | np.ndarray | None"
 ELSEWHERE = "searched elsewhere, lists of "
-STRANGERS = "strangers"  # among `shares`: all classes that the gallery has not
+STRANGERS = "strangers"  # key of `shares` for all classes that the gallery does not have
 
 log = logging.getLogger(__name__)
 
 
 class Embedder(Protocol):
-    """What a gallery needs of a model."""
+    """The interface of a model that a gallery needs."""
 
     digest: str
 
@@ -75,12 +75,12 @@ class Embedder(Protocol):
 
     @property
     def canary(self) -> np.ndarray | None:
-        """Embeddings of the images of `canary`, if they can be had."""
+        """Embeddings of the images of `canary`; None if the model cannot embed them."""
         ...
 
     @property
     def checked_canary(self) -> np.ndarray | None:
-        """Embeddings of the first of them."""
+        """Embeddings of the first images of `canary`."""
         ...
 
     def embedded(self, images: Sequence[Any], *, on_error: OnError = "raise") -> Any:
@@ -92,12 +92,12 @@ class Embedder(Protocol):
         ...
 
     def trained_on(self, looks: np.ndarray) -> np.ndarray:
-        """Say which images the model was trained on, as of `Model.trained_on`."""
+        """Say which images the model was trained on, see `Model.trained_on`."""
         ...
 
 
 class Labelled(NamedTuple):
-    """Q calibration queries: their record, their classes numbered as the gallery's (Q,), and these classes' names."""
+    """Q calibration queries: their record, class numbers (Q,) as in the gallery, and names of these classes."""
 
     record: dict[str, np.ndarray]
     labels: np.ndarray
@@ -105,7 +105,7 @@ class Labelled(NamedTuple):
 
     @property
     def rows(self) -> np.ndarray:
-        """Vectors (Q, M), or what an index found for each (Q, ...)."""
+        """Vectors (Q, M), or the results of an index for each query (Q, ...)."""
         return self.record["hits" if "hits" in self.record else "mean"]
 
 
@@ -113,12 +113,12 @@ class Gallery:
     """Embedded images that can be searched.
 
     Attributes:
-        elsewhere: whether an index of the user's own searches them, see `IndexedGallery`.
-        folder: where it is stored; None where it is in memory only.
-        certificates: what its answers are certified for.
+        elsewhere: whether your own index searches the images, see `IndexedGallery`.
+        folder: where the gallery is stored; None if it is in memory only.
+        certificates: the certificates of its answers.
         tried: which scores were tried on which calibration sets, see `gallery_trust.tries_to_pay`.
         problems: (name, reason) of images that were left out of the latest addition.
-        canary: embeddings of the images of `canary` by the model as it was here; None where there was none.
+        canary: embeddings of the images of `canary`, made with the gallery; may be None.
     """
 
     elsewhere = False
@@ -130,13 +130,13 @@ class Gallery:
         self.tried: dict[str, dict[str, int]] = {}
         self.problems: list[tuple[str, str]] = []
         self.canary: np.ndarray | None = None
-        self._moved: float | None = None  # by how much embeddings have moved since; None where nobody compared
-        self._stored = ""  # digest of the content that `folder` was read or written with
+        self._moved: float | None = None  # by how much embeddings have moved since; None before a comparison
+        self._stored = ""  # digest of the content that was read from or written to `folder`
         self._trust: Trust | None = None
         self._set(Content.empty() if content is None else content)
 
     def _set(self, content: Content) -> None:
-        """Exchange the content; what was known of the old one is forgotten, but certificates, which will be refused."""
+        """Replace the content and forget all facts about the old one; its certificates stay, but will be refused."""
         self._content, self._digest, self._trust = content, "", None
         self._labels: np.ndarray | None = None
         self._left_out: Answers | None = None
@@ -144,7 +144,7 @@ class Gallery:
 
     @classmethod
     def create(cls, model: Embedder, images: Any, *, on_error: OnError = "raise", **names: Sequence[str]) -> Gallery:
-        """Return a gallery of images; arguments as of `add`."""
+        """Return a gallery of images; arguments as for `add`."""
         gallery = cls(Content.empty(model.digest))
         gallery.add(model, images, on_error=on_error, **names)
         return gallery
@@ -156,11 +156,11 @@ class Gallery:
         Args:
             vectors: (N, M) numbers, no row of zeros; or a frame of pandas, Arrow or DuckDB with the columns `vector`,
                 `label` and, where there is one, `path`.
-            labels: classes of the images (N,); None where none is known.
+            labels: classes of the images (N,); None if they are unknown.
             paths: names of the images (N,), by default `image 0` and so on.
 
         Raises:
-            ServingError: another number of labels or paths, or a row without a direction.
+            ServingError: the number of labels or paths is not N, or a row has no direction (it is zero or not finite).
         """
         if is_frame(vectors):
             vectors, in_frame, named = vectors_and_names(vectors)
@@ -175,7 +175,7 @@ class Gallery:
     def from_labels(
         cls, labels: Sequence[Any] | np.ndarray, paths: Sequence[str] | None = None, *, depth: int = 0
     ) -> Gallery:
-        """Return a gallery of images that an index of your own searches; its queries are what that found (`lists`).
+        """Return a gallery of images that your own index searches; queries are the results of the index (`lists`).
 
         Args:
             labels: classes of the images (N,).
@@ -183,7 +183,7 @@ class Gallery:
             depth: 0: queries come as similarities (Q, N); k: as pairs of scores and indices (Q, k), the best first.
 
         Raises:
-            ServingError: a depth of 1, or another number of paths.
+            ServingError: `depth` is 1, or the number of paths is not N.
         """
         if depth and not 2 <= depth <= len(labels):
             raise ServingError(f"depth is {depth}: expected 0 for similarities, or 2 to {len(labels)} for lists.")
@@ -200,7 +200,7 @@ class Gallery:
         """Return a stored gallery; its vectors stay on disk and are read when they are searched.
 
         Raises:
-            FileError: a file is missing, damaged, or holds what cannot be a gallery.
+            FileError: a file is missing or damaged, or its content cannot be a gallery.
         """
         folder = Path(folder)
         content, index = gallery_files.read(folder)
@@ -217,11 +217,11 @@ class Gallery:
     def changing(cls, folder: str | Path, *, new: bool = True) -> Iterator[Gallery]:
         """Yield the gallery in `folder`, and store it after the block; other writers wait.
 
-        Where there is none an empty one is yielded; with `new=False` that is a `FileError`.
+        If there is no gallery, an empty one is yielded; with `new=False` this is a `FileError`.
         """
         folder = Path(folder)
         if not (new or present(folder / INDEX)):
-            cls.open(folder)  # says that it is none, before a lock is made beside it
+            cls.open(folder)  # raises the error for a missing gallery before a lock is made
         with alone(folder):
             gallery = cls() if new and not present(folder / INDEX) else cls.open(folder)
             yield gallery
@@ -235,7 +235,7 @@ class Gallery:
 
     @property
     def model(self) -> str:
-        """Digest of the model that embedded the images; "" where that is unknown."""
+        """Digest of the model that embedded the images; "" if it is unknown."""
         return self._content.model
 
     @property
@@ -255,7 +255,7 @@ class Gallery:
 
     @property
     def labels(self) -> np.ndarray:
-        """Number of every image's class (N,), by name; -1 where none is known."""
+        """Number of every image's class (N,), in the order of class names; -1 if unknown."""
         if self._labels is None:
             self._labels = gallery_trust.labels_of(self.class_names)
         return self._labels
@@ -267,19 +267,19 @@ class Gallery:
 
     @property
     def record(self) -> dict[str, np.ndarray]:
-        """Unit embeddings `mean` (N, M), of a stored gallery a map of its file, and `uncertainty` (N,)."""
+        """Unit embeddings `mean` (N, M), for a stored gallery a memory map of its file, and `uncertainty` (N,)."""
         return {"mean": self._content.mean, "uncertainty": self._content.uncertainty}
 
     @property
     def digest(self) -> str:
-        """SHA-256 of model, embeddings and names: what a certificate for this gallery is about."""
+        """SHA-256 of model, embeddings and names, by which certificates name this gallery."""
         if not self._digest:
             self._digest = digest_of_content(self._content)
         return self._digest
 
     @property
     def p_right(self) -> PRight | None:
-        """The map to P(right), if it was learnt already: that of the certificates, which share one, else of `trust`."""
+        """The map to P(right), if one is known: the one that the certificates share, else that of `trust`."""
         here = (each for each in self.certificates if (each.gallery, each.weights) == (self.digest, self.model))
         certified = next((each.p_right for each in here if each.p_right), None)
         learnt = None if self._trust is None else self._trust.p_right
@@ -287,7 +287,7 @@ class Gallery:
 
     @property
     def trust(self) -> Trust:
-        """What the gallery's images, each asked among the others, say of its answers; computed once."""
+        """Facts about the gallery's answers, learnt from each image asked among the others; computed once."""
         if self._trust is None:
             self._trust = gallery_trust.learn(lambda: self.left_out, self.record["mean"])
         return self._trust
@@ -297,7 +297,7 @@ class Gallery:
         """The answers to the gallery's own images, each asked among the others; computed once.
 
         Raises:
-            CertificateError: images without a class, one class, or no image that can calibrate.
+            CertificateError: images lack a class, there is one class only, or no image can calibrate.
         """
         if self._left_out is None:
             trained = np.array([use == TRAINED for use in self._content.uses], dtype=bool)
@@ -308,7 +308,7 @@ class Gallery:
         return self._left_out
 
     def asked(self, model: Embedder | None, images: Any, class_names: Classes = None) -> Answers:
-        """Return the answers to labelled images, or vectors, that are not in the gallery; arguments as of `certify`."""
+        """Return the answers to labelled images or vectors from outside the gallery; arguments as for `certify`."""
         return self._calibration(self._labelled(model, images, class_names), None, fitted=False).answers
 
     def check_model(self, model: Embedder) -> None:
@@ -321,7 +321,7 @@ class Gallery:
         if self.canary is not None and self._moved is None:
             self._moved = warn_if_moved(self.canary, model.checked_canary, "this gallery")
 
-    # ---- what it holds -------------------------------------------------------------------------------------------
+    # ---- content -------------------------------------------------------------------------------------------------
 
     def add(
         self,
@@ -332,14 +332,15 @@ class Gallery:
         class_names: Classes = None,
         on_error: OnError = "raise",
     ) -> int:
-        """Embed images and add them; a file that is there already, under whichever spelling, is replaced.
+        """Embed images and add them; a file that is there already, however its path is spelled, is replaced.
 
-        Two files that are called alike stay both; names that the caller gives (`paths`) replace what has them.
+        Two different files with the same name both stay. With names that you give (`paths`), an image replaces one of
+        its name.
 
         Args:
             model: the gallery's model.
-            images: a folder (with one folder per class, or without), a prepared dataset's folder, `LooseImages`, or
-                what `Model.embed` takes; of a `torch.utils.data.Dataset` the images, and its labels as class names.
+            images: a folder (with or without one folder per class), a prepared dataset's folder, `LooseImages`, or
+                any input of `Model.embed`. The labels of a `torch.utils.data.Dataset` become class names.
             paths: names of the images, by default their paths.
             class_names: their classes, by default the names of their folders.
             on_error: "skip" leaves out images that cannot be read and lists them in `problems`.
@@ -348,8 +349,8 @@ class Gallery:
             How many were added.
 
         Raises:
-            ServingError: another model's gallery, or names that do not fit.
-            DataError: images that cannot be read; all of them are named.
+            ServingError: the gallery is of another model, or names do not fit.
+            DataError: images cannot be read; all of them are named.
         """
         if len(self) or self.model:
             self.check_model(model)
@@ -393,7 +394,7 @@ class Gallery:
         paths: Sequence[str],
         class_names: Sequence[str],
     ) -> None:
-        """Add embeddings that the gallery's model made; those whose name is there already are replaced.
+        """Add embeddings that the gallery's model made; they replace images of the same name.
 
         Args:
             mean: unit embeddings (n, M).
@@ -402,7 +403,7 @@ class Gallery:
             class_names: classes (n), "" where none is known.
 
         Raises:
-            ServingError: numbers of images or dimensions that differ, or a name twice.
+            ServingError: numbers of images or dimensions differ, or a name occurs twice.
         """
         counts = {"embeddings": len(mean), "paths": len(paths), "classes": len(class_names)}
         if len(set(counts.values())) > 1:
@@ -413,7 +414,7 @@ class Gallery:
         self._set(self._content.joined(new))
 
     def see(self, model: Embedder, images: Sequence[Any], count: int = 200) -> None:
-        """Look at some of the newest images, which `take` added, so that strangers to them are recognised."""
+        """Measure the looks of some of the newest images, which `take` added, to recognise strangers to them."""
         rows = np.sort(np.random.default_rng(0).permutation(len(images))[:count])
         self.canary = model.canary if self.canary is None else self.canary
         statistics = model.looks([images[int(row)] for row in rows])
@@ -426,10 +427,10 @@ class Gallery:
             self._trust = trust
 
     def remove(self, names: Iterable[str]) -> int:
-        """Remove images by name; returns how many.
+        """Remove images by name; return how many.
 
         Raises:
-            ServingError: a name that is not there.
+            ServingError: a name is not in the gallery.
         """
         left = self._content.without([names] if isinstance(names, str) else map(str, names))
         removed = len(self) - len(left.paths)
@@ -444,10 +445,10 @@ class Gallery:
 
         Args:
             queries: unit rows `mean` (Q, M) and `uncertainty` (Q,).
-            k: nearest images to be shown.
+            k: number of nearest images to show.
         """
         tensors, count = self.record, max(k, VOTES)
-        record = {**tensors, "mean": [tensors["mean"]]}  # in parts: rows are checked where they are found
+        record = {**tensors, "mean": [tensors["mean"]]}  # in parts: rows are checked as they are found
         if self.labelled:
             return find_match(queries, record, self.labels, k=count)
         rows, cosines = search(queries["mean"], record["mean"], min(count, len(self)))
@@ -465,16 +466,16 @@ class Gallery:
         """Return the nearest images of each vector, and how far the answer can be trusted.
 
         Args:
-            vectors: (Q, M) embeddings by the gallery's model; of a gallery `from_labels` what its index found.
+            vectors: (Q, M) embeddings by the gallery's model; for a gallery `from_labels`, the results of its index.
             k: matches per vector.
-            risk: answer only so that at most this share of the answers given is wrong, by a certificate of this
-                gallery; or the certificate that decides.
-            names: what the queries are called (Q,), by default `image 0` and so on.
-            rules: confidence and strangers, as of `search.Rules`.
+            risk: largest share of wrong answers among those given; a certificate of this gallery then decides which
+                answers are given. Or the certificate itself.
+            names: names of the queries (Q,), by default `image 0` and so on.
+            rules: confidence and strangers, see `search.Rules`.
 
         Raises:
-            ServingError: another number of dimensions or names, or a vector without a direction.
-            CertificateError: no certificate for this risk and gallery.
+            ServingError: the number of dimensions or names differs, or a vector has no direction.
+            CertificateError: there is no certificate for this risk and gallery.
         """
         record = self._queries(vectors)
         count = len(record["uncertainty"])
@@ -492,7 +493,7 @@ class Gallery:
         return {"mean": rows, "uncertainty": np.zeros(len(rows), dtype=np.float32)}
 
     def answers(self, queries: Queries, k: int, rules: Rules) -> list[Answer]:
-        """Return the k nearest images of each query and whether the answer may be used, from one search.
+        """Return, from one search, the k nearest images of each query and whether the answer may be used.
 
         Raises:
             ServingError: the gallery is empty, or k or a rule cannot be followed.
@@ -525,7 +526,7 @@ class Gallery:
         return fitting_certificate(self.certificates, rules.risk, rules.confidence, self.digest, self.model)
 
     def _judged(self, match: Match, certificate: Certificate | None) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
-        """Return the answers' scores, score -> (Q,), and P(right) (Q,); nothing if nobody asks for them."""
+        """Return the answers' scores, score -> (Q,), and P(right) (Q,); both empty if they are not needed."""
         if certificate is not None and certificate.p_right:
             p_right: PRight | None = PRight.of(certificate.p_right)
         else:
@@ -556,25 +557,25 @@ class Gallery:
         groups: Classes = None,
         **options: Any,
     ) -> Certificate:
-        """Certify that at most `risk` of the answers given is wrong; kept with the gallery, until that changes.
+        """Certify that at most `risk` of the answers given is wrong; the certificate stays until the gallery changes.
 
         Args:
             model: the gallery's model; None without images, and for a gallery of vectors.
-            images: labelled images that are not in the gallery, such as will be asked; as of `add`. Of a gallery of
-                vectors (Q, M) vectors. Without them each gallery image is asked among the others: valid for queries
-                from the same source as the gallery's.
+            images: labelled images that are not in the gallery and are like later queries; as for `add`. For a gallery
+                of vectors, vectors (Q, M). Without images, each gallery image is asked among the others; this is valid
+                for queries from the same source as the gallery's.
             class_names: their classes, by default the names of their folders.
             risk: share of wrong answers allowed among those given.
-            groups: what the images come from together, such as a person or a walk (Q,): groups are drawn then, not
-                images. Copies within a calibration set are counted once either way.
-            options: `confidence`, the chance that the promise holds (0.9); `score`, what decides (P(right); without
-                `images` that is fitted to a fifth of the answers and certified with the others; several joined by
-                commas: the pilot chooses); `tries`, how many scores are to be tried on these images one after the
-                other; `shares`, class -> how often it is asked about in deployment, where calibration differs;
-                "strangers" are all classes that the gallery has not.
+            groups: group of each image (Q,), such as a person or a walk: groups are then drawn, not images. Copies
+                within a calibration set always count once.
+            options: `confidence`, the chance that the promise holds (0.9); `score`, what decides (default P(right);
+                without `images` it is fitted to a fifth of the answers and certified with the others; of several,
+                joined by commas, the pilot chooses one); `tries`, how many scores you will try on these images one
+                after the other; `shares`, class -> how often deployment asks about it, where calibration differs
+                ("strangers" are all classes that the gallery does not have).
 
         Raises:
-            CertificateError: no labels, too few images, copies of gallery images; says what is needed.
+            CertificateError: no labels, too few images, or copies of gallery images; the message says what is needed.
         """
         certificate = self.promises(model, images, class_names, groups=groups, **options)(risk)
         self.keep(certificate)
@@ -585,8 +586,8 @@ class Gallery:
     def keep(self, certificate: Certificate) -> None:
         """Keep a certificate with the gallery, in place of one of the same risk and confidence.
 
-        The newest calibration queries say what is asked now, and P(right) of an answer is one number, whatever is
-        asked: certificates of other queries, or by another map to P(right), are taken away.
+        All certificates of a gallery share the newest calibration queries and one map to P(right), so that an answer
+        has one P(right). Certificates of other queries, or by another map, are removed.
         """
         same = (certificate.risk, certificate.confidence)
         others = [each for each in self.certificates if (each.risk, each.confidence) != same]
@@ -609,10 +610,10 @@ class Gallery:
         groups: Classes = None,
         **options: Any,
     ) -> Callable[[float], Certificate]:
-        """Return a function that certifies any risk, from one search of the calibration images; nothing is kept.
+        """Return a function that certifies any risk, from one search of the calibration images, and stores none.
 
-        Arguments and errors as of `certify`; a score of None is one that these queries were tried by already, where
-        there is one. What is tried is noted in `tried`, and stored with the gallery.
+        Arguments and errors as for `certify`. For the score None, a score that was already tried on these queries is
+        used, if there is one. Each try is noted in `tried` and stored with the gallery.
         """
         if model is not None:
             self.check_model(model)
@@ -649,18 +650,18 @@ class Gallery:
                 record, classes, risk=risk, score=by, unit=calibration.unit, tries=paid, **facts
             )
             certificate = replace(certificate, valid_for=certificate.valid_for + mark)
-            self.tried = tried  # not where it was refused: then nothing was learnt
+            self.tried = tried  # not after a refusal
             return certificate
 
         return certified
 
     def _calibration(self, queries: Labelled | None, groups: Classes, *, fitted: bool) -> Calibration:
-        """Return the answers to be certified, with P(right) if it is to be `fitted`; `groups` as of `certify`."""
+        """Return the answers to be certified, with P(right) if it is to be `fitted`; `groups` as for `certify`."""
         if queries is not None:
             groups = None if groups is None else _as_many(groups, len(queries.names))[distinct(queries.rows)]
             answers = calibration_answers(self.record, self.labels, queries.record, queries.labels)
             p_right = self.trust.p_right if fitted else None
-            if p_right is not None:  # fitted to the gallery's images, which may be easier: others, or trained on
+            if p_right is not None:  # fitted to gallery images, which may be easier (such as training images)
                 p_right = p_right.corrected(answers.free, answers.right)
             calibration = Calibration(answers, p_right, groups)
             if not fitted or calibration.p_right is not None:
@@ -669,7 +670,7 @@ class Gallery:
         if groups is not None:
             raise CertificateError("groups are of calibration images; hand those over, too.")
         unit: Literal["auto", "query"]
-        unit = "query" if len(self) > ASKED else "auto"  # those asked are drawn from all: so are their classes
+        unit = "query" if len(self) > ASKED else "auto"  # a draw from all images draws classes, too
         calibration = Calibration(self.left_out, unit=unit)
         return calibration.with_p_right() if fitted else calibration
 
@@ -680,19 +681,19 @@ class Gallery:
         return calibration.with_p_right(truth if by_class else calibration.groups)
 
     def _names_of(self, labels: np.ndarray) -> np.ndarray:
-        """Return the names of classes by number (Q,), `STRANGERS` for those that the gallery has not."""
+        """Return the names of classes by number (Q,), `STRANGERS` for those that the gallery does not have."""
         names = dict(zip(self.labels.tolist(), class_names_of(self.class_names), strict=True))
         return np.array([names.get(label, STRANGERS) for label in labels.tolist()])
 
     def _truth(self, class_names: Iterable[Any]) -> tuple[np.ndarray, list[str]]:
-        """Number the classes of calibration queries (Q,) as the gallery's, and name them; others are -1, -2, ...
+        """Number the classes of calibration queries (Q,) as in the gallery (others -1, -2, ...), and name them.
 
         Raises:
-            CertificateError: queries without a class.
+            CertificateError: queries have no class.
         """
         labels = self.labels.tolist()
         numbers = dict(zip(class_names_of(self.class_names), labels, strict=True))
-        numbers |= zip(self.class_names, labels, strict=True)  # as they are spelled, first
+        numbers |= zip(self.class_names, labels, strict=True)  # first with their own spelling
         queries = list(class_names)
         read = zip(queries, class_names_of(queries), strict=True)
         classes = [name if isinstance(name, str) and name in numbers else text for name, text in read]
@@ -730,14 +731,14 @@ class Gallery:
         batch = embedded.batch
         return Labelled({"mean": batch.mean.numpy(), "uncertainty": batch.uncertainty.numpy()}, *truth)
 
-    # ---- where it is kept ----------------------------------------------------------------------------------------
+    # ---- storage -------------------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path | None = None) -> Path:
         """Store the gallery, by default where it was opened.
 
         Raises:
-            ServingError: nowhere to store it; or another process has changed it since it was opened.
-            FileError: a file cannot be written, or the folder holds files that are none of a gallery.
+            ServingError: no folder is known, or another process has changed the gallery since it was opened.
+            FileError: a file cannot be written, or the folder holds files that do not belong to a gallery.
         """
         target = Path(folder) if folder is not None else self.folder
         if target is None:
@@ -771,9 +772,9 @@ class Gallery:
 
 
 class IndexedGallery(Gallery):
-    """Images that an index of the user's own searches, made by `Gallery.from_labels`.
+    """Images that your own index searches, made by `Gallery.from_labels`.
 
-    There are no vectors: queries come as what the index found for them, see `lists`.
+    It has no vectors: queries come as the results of the index, see `lists`.
     """
 
     elsewhere = True
@@ -786,11 +787,11 @@ class IndexedGallery(Gallery):
         )
 
     def match(self, queries: Mapping[str, np.ndarray], k: int) -> Match:
-        """Return the match record of queries by what was found for them, `hits`."""
+        """Return the match record of queries, given the results of the index, `hits`."""
         return lists.match_of(queries["hits"], self.labels, max(k, VOTES))
 
     def search(self, vectors: Any, **rules: Any) -> list[Answer]:
-        """Return the nearest images of what the index found; arguments as of `Gallery.search`."""
+        """Return the nearest images among the results of the index; arguments as for `Gallery.search`."""
         if rules.get("strangers"):
             raise ServingError("this gallery has no vectors: how far its images lie apart is not known.")
         return super().search(vectors, **rules)
@@ -809,10 +810,10 @@ class IndexedGallery(Gallery):
 
 
 def directions(vectors: Any, *, overwrite: bool = False) -> np.ndarray:
-    """Return vectors (N, M) of any number type as unit rows in float32, with `overwrite` where they lie if they can.
+    """Return vectors (N, M) of any number type as unit rows in float32; `overwrite` reuses their memory if possible.
 
     Raises:
-        ServingError: no matrix, or a row that is zero or not finite.
+        ServingError: the vectors are no matrix, or a row is zero or not finite.
     """
     rows = to_numpy(vectors)
     if rows.ndim != 2 or rows.dtype.kind not in "fiu":

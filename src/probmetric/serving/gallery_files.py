@@ -1,14 +1,14 @@
-"""The files of a stored gallery: how they are written, read and checked.
+"""Write, read and check the files of a stored gallery.
 
-    gallery.json              model digest, dimension, names of the two files below, SHA-256 of the content
-                              (`digest_of_content`), what the images say of their own answers
+    gallery.json              model digest, dimension, names of the next two files, SHA-256 of the content
+                              (`digest_of_content`), facts learnt from the images' own answers (`gallery_trust.Trust`)
     vectors-<n>.safetensors   mean (N, M), uncertainty (N,), looks (N, L): memory-mapped
     images-<n>.parquet        path, class and file of every image, and whether the model was trained on it
 
-    canary.safetensors        embeddings of eight drawn images by the model as it was here (`canary`); may be missing
+    canary.safetensors        embeddings of eight drawn images, made with the gallery (`canary`); may be missing
 
-A writer writes both files whole under the next number n, then gallery.json, and then removes the files of before: a
-reader sees the old gallery or the new one, and reads gallery.json again where a file that it names is gone.
+A writer writes both files whole under the next number n, then gallery.json, and then removes the old files. So a reader
+sees the old gallery or the new one; if a file that gallery.json names is gone, it reads gallery.json again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def read(folder: Path) -> tuple[Content, dict[str, Any]]:
     """Return the gallery in `folder`, its vectors on disk, and the values of gallery.json.
 
     Raises:
-        FileError: a file is missing, damaged, or holds what cannot be a gallery.
+        FileError: a file is missing or damaged, or its content cannot be a gallery.
     """
     index = _read_index(folder)
     while True:
@@ -71,10 +71,10 @@ def write(folder: Path, content: Content, digest: str, trust: dict[str, Any] | N
     """Store `content` and return it with its vectors on disk.
 
     Args:
-        folder: of the gallery.
-        content: what it holds.
-        digest: of the content, see `digest_of_content`.
-        trust: what is known of its answers; None leaves what another process has learnt.
+        folder: the gallery's folder.
+        content: its content.
+        digest: digest of the content, see `digest_of_content`.
+        trust: facts about its answers; None keeps those that another process has stored.
 
     Raises:
         FileError: a file cannot be written.
@@ -95,23 +95,23 @@ def write(folder: Path, content: Content, digest: str, trust: dict[str, Any] | N
         remove_abandoned(folder, f"{name}-")
     for path in folder.iterdir():
         if _number(path.name) and path.name not in files.values():
-            with contextlib.suppress(OSError):  # a process that has it mapped keeps its content
+            with contextlib.suppress(OSError):  # a process that has mapped the file keeps its content
                 path.unlink()
     return replace(content, mean=_mapped(folder / files["vectors"], *content.mean.shape))
 
 
 def content_on_disk(folder: Path) -> str:
-    """Digest of the content that gallery.json in `folder` names; "" where there is no gallery."""
+    """Return the digest of the content that gallery.json in `folder` names; "" if there is no gallery."""
     return str(_read_index(folder)["content"]) if present(folder / INDEX) else ""
 
 
 def state_on_disk(folder: Path) -> str:
-    """Digest of gallery.json in `folder`: of the content, and of what is known of its answers; "" without a gallery."""
+    """Return the digest of gallery.json in `folder` (content and facts about answers); "" without a gallery."""
     return sha256_file(folder / INDEX) if present(folder / INDEX) else ""
 
 
 def write_canary(folder: Path, canary: np.ndarray | None) -> None:
-    """Write the embeddings of the images of `canary`; None: remove those of an earlier gallery."""
+    """Write the embeddings of the images of `canary`; None removes those of an earlier gallery."""
     if canary is None:
         (folder / canary_images.FILE).unlink(missing_ok=True)
     else:
@@ -119,7 +119,7 @@ def write_canary(folder: Path, canary: np.ndarray | None) -> None:
 
 
 def read_canary(folder: Path) -> np.ndarray | None:
-    """Return what `write_canary` wrote; None where it wrote nothing.
+    """Return the embeddings that `write_canary` wrote; None if there are none.
 
     Raises:
         FileError: the file is damaged.
@@ -134,7 +134,7 @@ def read_canary(folder: Path) -> np.ndarray | None:
 
 
 def _index_of(folder: Path, digest: str, files: list[str]) -> dict[str, Any] | None:
-    """Return the values of gallery.json where what lies beside it holds this content already, from these `files`."""
+    """Return the values of gallery.json if the `files` that it names already hold this content."""
     try:
         index = _read_index(folder)
         same = present(folder / index["vectors"]) and index["content"] == digest
@@ -150,7 +150,7 @@ def _number(name: str) -> int:
 
 
 def _read_index(folder: Path) -> dict[str, Any]:
-    """Return the checked values of gallery.json: a file name that leads elsewhere is refused."""
+    """Return the checked values of gallery.json; a file name that leads out of the folder is refused."""
     path = folder / INDEX
     if not present(path):
         raise FileError(f"{folder} is no gallery (it has no {INDEX}); make one with `probmetric index`.")
@@ -189,7 +189,7 @@ def _read_content(folder: Path, index: dict[str, Any]) -> Content:
 
 
 def _open_tensors(path: Path, rows: int, dim: int) -> dict[str, np.ndarray]:
-    """Return the tensors of the file of vectors; `mean` is a map of the file."""
+    """Return the tensors of the file of vectors; `mean` is a memory map of the file."""
     with open_tensors(path, fix=AGAIN) as file:
         parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
         shapes = {name: (part.get_shape(), part.get_dtype()) for name, part in parts.items()}
@@ -217,11 +217,11 @@ def _mapped(path: Path, rows: int, dim: int) -> np.ndarray:
 
 
 def _check_rows(path: Path, content: Content) -> None:
-    """Raise `FileError` unless the rows are directions and their uncertainties numbers, whatever the digest says."""
+    """Raise `FileError` unless the rows are directions and their uncertainties numbers, even if the digest is right."""
     for start in range(0, len(content.mean), BLOCK_ROWS):
         rows = content.mean[start : start + BLOCK_ROWS]
         length = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-        unit = (np.abs(length - 1.0) <= UNIT_TOLERANCE) | (length == 0.0)  # zero: an image without a direction
+        unit = (np.abs(length - 1.0) <= UNIT_TOLERANCE) | (length == 0.0)  # a zero row: an image without a direction
         off = ~unit | ~np.isfinite(content.uncertainty[start : start + len(rows)])
         if off.any():
             raise FileError(f"{path} is damaged: row {start + int(off.argmax())} is no embedding; {AGAIN}.")

@@ -1,7 +1,7 @@
-"""How far the answers of a gallery can be trusted: P(right), strangers, certificates. Kept with the gallery.
+"""Learn how far the answers of a gallery can be trusted (P(right), strangers, certificates), and store it there.
 
-gallery.json                            map from scores to P(right), how far the gallery's images lie apart
-certificate-<risk>-<confidence>.json    names the gallery by its digest, and is refused for another one
+gallery.json                            map from scores to P(right), distances between the gallery's images
+certificate-<risk>-<confidence>.json    names the gallery by its digest, and is refused for any other gallery
 tries.json                              which scores were tried on which calibration set
 """
 
@@ -26,15 +26,15 @@ SAMPLE = 1000
 TRIES, AGAIN = "tries.json", "make the gallery again (`probmetric index`)"
 _TRIES = dict[Literal["tried"], dict[str, dict[str, PositiveInt]]]
 FITTED = 0.2  # share of the answers that P(right) is fitted to; the others are certified
-VOTES = 10  # nearest images that vote in the scores of an answer, however many are shown
+VOTES = 10  # nearest images that vote in the scores of an answer, independent of how many are shown
 
 
 @dataclass(frozen=True)
 class Trust:
-    """What a gallery knows of its own answers.
+    """Facts that a gallery knows about its own answers.
 
     Attributes:
-        p_right: P(right) from the scores of an answer; None where classes are unknown or all answers alike.
+        p_right: map from the scores of an answer to P(right); None if classes are unknown or all answers alike.
         apart: 1 - cosine of gallery images to their nearest other image, sorted, `SAMPLE` at most.
     """
 
@@ -42,7 +42,7 @@ class Trust:
     apart: np.ndarray
 
     def lonelier(self, cosine: np.ndarray) -> np.ndarray:
-        """Return share (Q,) of the gallery's images as far from their nearest as a query is, by its `cosine` (Q,)."""
+        """Return the share (Q,) of gallery images that are at least as far from their nearest as a query (`cosine`)."""
         below = np.searchsorted(self.apart, 1.0 - cosine, side="left")
         return np.asarray(1.0 - below / max(len(self.apart), 1))
 
@@ -52,7 +52,7 @@ class Trust:
 
     @classmethod
     def parse(cls, values: Mapping[str, Any] | None, folder: Path) -> Trust | None:
-        """Return what `plain` gave, read from the gallery in `folder`.
+        """Return the facts from values of `plain` that were read from the gallery in `folder`.
 
         Raises:
             FileError: the values are damaged.
@@ -71,13 +71,13 @@ class Trust:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Answers to labelled queries, of which certificates are made.
+    """Answers to labelled queries, from which certificates are made.
 
     Attributes:
-        answers: those to be certified.
-        p_right: decides, if it was fitted to other answers; None: another score does.
-        groups: what the queries of the answers come from together; None: every one is drawn by itself.
-        unit: what is drawn, see `certify_record`.
+        answers: the answers to be certified.
+        p_right: map to P(right), fitted to other answers, which decides; None: another score decides.
+        groups: group of each query; None: every query is drawn by itself.
+        unit: the unit that is drawn, see `certify_record`.
     """
 
     answers: Answers
@@ -87,7 +87,7 @@ class Calibration:
 
     @property
     def fallback(self) -> str:
-        """Name the score that decides where P(right) cannot be fitted: the first usual one that tells answers apart."""
+        """Name the score that decides if P(right) cannot be fitted: the first usual one that tells answers apart."""
         free = self.answers.free
         told = (name for name in ("disagreement", "gap") if name in free and np.ptp(free[name]) > 0)
         return next(told, "cosine")
@@ -95,8 +95,8 @@ class Calibration:
     def with_p_right(self, units: np.ndarray | None = None) -> Calibration:
         """Return the calibration with P(right) fitted to a random fifth of the answers, or of the `units` (Q,).
 
-        The others are to be certified, in the order of that map; what it states is then recalibrated by all answers.
-        Where that fifth is all right or all wrong, the others without P(right): what decided this vouches for nothing.
+        The other answers are to be certified, ordered by that map; its probabilities are then recalibrated by all
+        answers. If that fifth is all right or all wrong, the result is the other answers without P(right).
         """
         answers = self.answers
         numbers = np.arange(len(answers.right)) if units is None else np.unique(units, return_inverse=True)[1]
@@ -112,7 +112,7 @@ class Calibration:
 
 
 def labels_of(class_names: Sequence[str]) -> np.ndarray:
-    """Numbers (N,) of classes by name, -1 where there is no name."""
+    """Return the numbers (N,) of classes by name, -1 where there is no name."""
     if not class_names:
         return np.empty(0, dtype=np.int64)
     names = np.array(class_names, dtype=str)
@@ -120,14 +120,14 @@ def labels_of(class_names: Sequence[str]) -> np.ndarray:
 
 
 def learn(left_out: Callable[[], Answers], mean: np.ndarray) -> Trust:
-    """Return what the images of a gallery, each asked among the others, say about its answers.
+    """Return facts about a gallery's answers, learnt from each image asked among the others.
 
     Args:
-        left_out: gives their answers.
+        left_out: returns the answers to these queries.
         mean: directions of the images (N, M).
     """
     p_right: PRight | None = None
-    with contextlib.suppress(CertificateError, ValueError):  # no classes, one class, or answers that are all right
+    with contextlib.suppress(CertificateError, ValueError):  # no classes, one class, or only right answers
         answers = left_out()
         p_right = fit_p_right(answers.free, answers.right)
     return Trust(p_right, _distances_apart(mean))
@@ -144,17 +144,17 @@ def _distances_apart(mean: np.ndarray) -> np.ndarray:
 def fitting_certificate(
     certificates: Sequence[Certificate], risk: float, confidence: float, gallery: str, weights: str
 ) -> Certificate:
-    """Return the certificate that answers most, of those for at most this risk and at least this confidence.
+    """Return, of the certificates for at most this risk and at least this confidence, the one that answers most.
 
     Args:
-        certificates: those kept with the gallery.
+        certificates: the certificates of the gallery.
         risk: share of wrong answers allowed among those given.
         confidence: chance that the promise holds.
         gallery: digest of the gallery.
         weights: digest of the model.
 
     Raises:
-        CertificateError: no certificate fits, or none of those that fit is for this gallery and model.
+        CertificateError: no certificate fits, or those that fit are for another gallery or model.
     """
     fitting = [each for each in certificates if each.risk <= risk and each.confidence >= confidence]
     if not fitting:
@@ -171,18 +171,19 @@ def fitting_certificate(
 
 
 def tries_to_pay(tried: dict[str, dict[str, int]], calibration: str, score: str, tries: int | None) -> int:
-    """Record that a score is tried on a calibration set; return of how many tries the certificate is one.
+    """Record that a score is tried on a calibration set; return the number n of tries that the certificate counts for.
 
-    A certificate as one of n tries spends an n-th of what a calibration set can vouch for; more than all is refused.
+    A certificate that is one of n planned tries uses the n-th part of the calibration set's error budget. A try that
+    exceeds the whole budget is refused.
 
     Args:
-        tried: calibration digest -> score -> of how many tries it was one; changed here.
+        tried: calibration digest -> score -> number of tries it was planned with; changed here.
         calibration: digest of the calibration set.
-        score: what decides.
-        tries: how many are planned; None for as many as were when the set was first used, or 1.
+        score: the score that decides.
+        tries: how many tries are planned; None: as many as at the first use of the set, or 1.
 
     Raises:
-        CertificateError: the set has vouched for all it can; says what to do.
+        CertificateError: the budget of the set is used up; the message says what to do.
     """
     earlier = tried.setdefault(calibration, {})
     planned = tries or next(iter(earlier.values()), 1)
@@ -198,7 +199,7 @@ def tries_to_pay(tried: dict[str, dict[str, int]], calibration: str, score: str,
 
 
 def write_tries(folder: Path, tried: Mapping[str, Mapping[str, int]]) -> None:
-    """Write which scores were tried on which calibration sets; what stands there already stays."""
+    """Write which scores were tried on which calibration sets; earlier entries of the file stay."""
     if tried:
         with alone(folder / TRIES):
             there = read_tries(folder)
@@ -207,7 +208,7 @@ def write_tries(folder: Path, tried: Mapping[str, Mapping[str, int]]) -> None:
 
 
 def read_tries(folder: Path) -> dict[str, dict[str, int]]:
-    """Return what `write_tries` wrote.
+    """Return the tries that `write_tries` wrote.
 
     Raises:
         FileError: the file is damaged.
@@ -221,15 +222,15 @@ def read_tries(folder: Path) -> dict[str, dict[str, int]]:
 
 
 def together(first: Certificate, second: Certificate) -> bool:
-    """Say whether two certificates may be kept together: of one calibration set, and of one map to P(right)."""
+    """Say whether two certificates may be kept together: they need the same calibration set and map to P(right)."""
     one_map = not (first.p_right and second.p_right) or first.p_right == second.p_right
     return one_map and first.calibration == second.calibration
 
 
 def write_certificates(folder: Path, certificates: Sequence[Certificate]) -> None:
-    """Write each certificate to the file that its risk and confidence name; those that may not stay with them go."""
+    """Write each certificate to the file named by its risk and confidence; remove those that may not stay beside it."""
     for earlier in folder.glob("certificate-*.json"):
-        with contextlib.suppress(FileError, CertificateError):  # a damaged one is refused when it is read
+        with contextlib.suppress(FileError, CertificateError):  # a damaged certificate is refused when it is read
             if not all(together(Certificate.load(earlier), each) for each in certificates):
                 earlier.unlink()
     for certificate in certificates:
@@ -238,7 +239,7 @@ def write_certificates(folder: Path, certificates: Sequence[Certificate]) -> Non
 
 
 def read_certificates(folder: Path) -> list[Certificate]:
-    """Return the certificates in the folder of a gallery; those of an earlier state are refused when they are asked.
+    """Return the certificates in a gallery's folder; those of an earlier state of the gallery are refused at use.
 
     Raises:
         FileError: a file is damaged.

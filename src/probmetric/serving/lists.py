@@ -1,10 +1,10 @@
-"""What another index found, in place of vectors: similarities to its gallery, or the k best of each query.
+"""Use the results of another index in place of vectors: similarities to its gallery, or the k best of each query.
 
-    similarities   (Q, N) cosines with every image of the gallery; -inf where a query is not to find one, such as itself
-    lists          (Q, k, 2) cosine and gallery row of the k nearest, best first, or the pair (scores, indices) of both
+    similarities   (Q, N) cosines with every image of the gallery; -inf where a query must not find one, such as itself
+    lists          (Q, k, 2) cosine and gallery row of the k nearest, best first, or the pair (scores, indices)
 
-The match record needs no more. Lists cannot tell how far another class is that they do not show: the gap of such an
-answer is that to the last of its list, which is at most as large.
+The match record needs no more. If a list shows a single class, the distance to the next class is unknown; the gap of
+such an answer is then the gap to the last of its list, which is at most as large.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from probmetric.trust.deployed import warn_of_themselves
 
 log = logging.getLogger(__name__)
 BLOCK_ROWS = 1024
-ABOVE_ONE = 1e-3  # of a cosine, by rounding
-DIGITS = 6  # of cosines that copies share
+ABOVE_ONE = 1e-3  # rounding error of a cosine
+DIGITS = 6  # difference between cosines of copies
 
 
 def checked(hits: Any, rows: int, depth: int = 0) -> np.ndarray:
-    """Return similarities (Q, N) or lists (Q, k, 2), as they were found in a gallery of N `rows`.
+    """Check results from a gallery of N `rows`; return similarities (Q, N) or lists (Q, k, 2).
 
     Args:
-        hits: either, or a pair of scores and indices (Q, k).
+        hits: similarities or lists, or a pair of scores and indices (Q, k).
         rows: N.
         depth: k, to which longer lists are cut; 0: similarities are expected.
 
     Raises:
-        ServingError: they are no cosines, not sorted, too short, or name rows that are not there.
+        ServingError: the scores are no cosines or not sorted, lists are too short, or rows do not exist.
     """
     values = joined(*hits) if isinstance(hits, tuple) else np.asarray(hits)
     if depth:
@@ -96,13 +96,13 @@ def _check_lists(values: np.ndarray, rows: int) -> None:
 
 
 def among_others(hits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return what each of N images finds among the others, and which of them (N,) can ask.
+    """Return the results of each of N images among the others, and which of them (N,) can be queries.
 
-    An image does not find itself, nor its copies, and only the first of these asks; nor does one ask that is then alone
-    in its class.
+    An image does not find itself or its copies. Of copies only the first is a query. An image that is then alone in its
+    class is no query.
 
     Args:
-        hits: what each image found in all: similarities (N, N) or lists (N, k, 2).
+        hits: results of each image among all images: similarities (N, N) or lists (N, k, 2).
         labels: classes (N,).
     """
     whole, itself = hits.ndim == 2, np.arange(len(hits))[:, None]
@@ -116,7 +116,7 @@ def among_others(hits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.n
     if whole:
         asks &= np.count_nonzero(~struck, axis=1) >= min(VOTES, len(labels) - 1)
         return np.where(struck, -np.inf, hits), asks
-    struck[:, -1] |= ~(indices == itself).any(axis=1)  # so that all lists are of one length
+    struck[:, -1] |= ~(indices == itself).any(axis=1)  # so that all lists have the same length
     order = np.argsort(struck, axis=1, kind="stable")
     return np.take_along_axis(hits, order[..., None], axis=1)[
         :, : hits.shape[1] - int(struck[asks].sum(axis=1).max(initial=1))
@@ -124,15 +124,15 @@ def among_others(hits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def match_of(hits: np.ndarray, labels: np.ndarray, k: int) -> Match:
-    """Return the match of queries by what they found: the k nearest, or as many as all of them have, from `VOTES` on.
+    """Return the match of queries from their results: the k nearest (at least `VOTES`), or as many as all queries have.
 
     Args:
         hits: similarities (Q, N) or lists (Q, k', 2), as `checked` gives them.
         labels: classes of the gallery (N,).
-        k: nearest images.
+        k: number of nearest images.
 
     Raises:
-        ServingError: a query may find fewer images than vote in the scores of an answer.
+        ServingError: a query finds fewer images than vote in the scores of an answer.
     """
     if hits.ndim == 3:
         scores, indices = hits[..., 0], hits[..., 1].astype(np.int64)
@@ -167,7 +167,7 @@ def _nearest(hits: np.ndarray, labels: np.ndarray, k: int) -> tuple[np.ndarray, 
 
 
 def calibration(hits: np.ndarray, truth: np.ndarray, labels: np.ndarray) -> tuple[Answers, np.ndarray]:
-    """Return the answers to calibration queries, and which queries (K,) they are: copies of others are left out.
+    """Return the answers to calibration queries, and the numbers (K,) of these queries, without copies of others.
 
     Args:
         hits: similarities (Q, N) or lists (Q, k, 2), as `checked` gives them.
@@ -175,7 +175,7 @@ def calibration(hits: np.ndarray, truth: np.ndarray, labels: np.ndarray) -> tupl
         labels: classes of the gallery (N,), -1 where none is known.
 
     Raises:
-        CertificateError: queries find themselves, gallery images have no class, or similarities look like distances.
+        CertificateError: queries find themselves, gallery images lack a class, or similarities look like distances.
     """
     if not len(hits) or labels.min(initial=0) < 0 or len(np.unique(labels)) < 2:
         raise CertificateError(

@@ -1,7 +1,7 @@
-"""What images look like, without any network: a few statistics of the pixels, by which a gallery knows strangers.
+"""Measure the looks of images without a network: a few pixel statistics by which a gallery recognises strangers.
 
-An embedding need not tell an image from another world: a white image asked of 600 photographs was answered, at
-P(right) 1.00. Its contrast is that of none of them. Per image, of the network's input:
+An embedding can miss that an image is of quite another kind: for a white image, a gallery of 600 photographs gave an
+answer with P(right) 1.00, although none of them has its contrast. Per image, of the network's input:
 
     brightness     mean
     contrast       log standard deviation
@@ -11,8 +11,8 @@ P(right) 1.00. Its contrast is that of none of them. Per image, of the network's
     balance        (mean - median) / standard deviation
     flatness       share of neighbouring pixels that differ by next to nothing
 
-in units of the gallery's quartiles. An image is unlike a gallery if its nearest image there is more than `FARTHEST`
-times as far as that of all but `OUTLIERS` of the gallery's images.
+Distances are in units of the gallery's quartiles. An image is unlike a gallery if its distance to the nearest gallery
+image is more than `FARTHEST` times the distance within which all but `OUTLIERS` of the gallery's images have theirs.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def looks(images: Tensor) -> np.ndarray:
 
 
 def same(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Say which of the looks (N, L) are those of an image among `others` (K, L): to `SAME`, which devices differ by."""
+    """Say which of the looks (N, L) equal those of an image among `others` (K, L), up to `SAME`, as devices differ."""
     finite = np.isfinite(rows).all(axis=1)
     others = others[np.isfinite(others).all(axis=1)]
     alike = np.zeros(len(rows), dtype=bool)
@@ -86,10 +86,10 @@ class World:
     """The looks of a gallery.
 
     Attributes:
-        rows: in units of quartiles (n, L).
+        rows: looks in units of quartiles (n, L).
         middle: medians (L,).
         unit: spreads (L,).
-        farthest: beyond this distance of its nearest gallery image an image is unlike them.
+        farthest: an image is unlike the gallery if its nearest gallery image is farther than this.
     """
 
     rows: np.ndarray
@@ -110,7 +110,7 @@ class World:
         return cls(rows, middle, unit, FARTHEST * max(usual, 1.0))
 
     def unlike(self, rows: np.ndarray) -> list[str]:
-        """Name for each of the looks (Q, L) what makes it unlike every image of the gallery, "" where nothing does."""
+        """Name for each of the looks (Q, L) what makes it unlike every image of the gallery; "" if it is like one."""
         rows = np.nan_to_num(np.clip((rows - self.middle) / self.unit, -_LIMIT, _LIMIT))
         distance, nearest = scipy.spatial.cKDTree(self.rows).query(rows)
         far = distance > self.farthest

@@ -5,8 +5,8 @@ Pairs are images that both models have embedded. With unit rows A (P, M) of the 
     procrustes   W = U V', where A'B = U S V': the rotation (or projection) with the least |AW - B|, Schoenemann 1966
     ridge        W = (A'A + lambda I)^-1 A'B
 
-A third of the pairs is held out: with the new model's vectors, which the map has not seen, they are the calibration
-queries. The kind of the map and lambda are chosen on a quarter of the other pairs, by the mean cosine.
+A third of the pairs is held out from fitting: the new model's vectors of these pairs are the calibration queries. The
+kind of the map and lambda are chosen on a quarter of the other pairs, by the mean cosine.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Migrated:
 
     Attributes:
         rows: unit vectors (N, D): mapped rows of the gallery, and the new model's vectors of the held-out pairs.
-        calibrates: which of them are held-out pairs (N,).
-        kind: of the map: procrustes, or ridge with its lambda.
-        cosine: of mapped and new vectors of the held-out pairs, mean.
+        calibrates: which rows are held-out pairs (N,).
+        kind: kind of the map: procrustes, or ridge with its lambda.
+        cosine: mean cosine between mapped and new vectors of the held-out pairs.
         recall: recall@1 of the held-out pairs' new vectors among the other pairs' new vectors.
-        recall_mapped: the same among the other pairs' mapped vectors.
+        recall_mapped: recall@1 of the held-out pairs' new vectors among the other pairs' mapped vectors.
     """
 
     rows: np.ndarray
@@ -51,11 +51,11 @@ class Migrated:
 
 
 def migrate(old: Vectors, new: Vectors, seed: int = 0) -> Migrated:
-    """Map the vectors of `old` to the space of `new`, in which some images of the same names lie.
+    """Map the vectors of `old` to the space of `new`, which has vectors of some images of the same names.
 
     Raises:
-        ServingError: fewer than `LEAST` images have vectors of both models; a name that stands twice; or no classes, by
-            which the map could be judged.
+        ServingError: fewer than `LEAST` images have vectors of both models, a name occurs twice, or there are no
+            classes, by which to judge the map.
     """
     for side in (old, new):
         if len(set(side.names)) < len(side):
@@ -90,7 +90,7 @@ def migrate(old: Vectors, new: Vectors, seed: int = 0) -> Migrated:
 
 
 def _chosen_map(before: np.ndarray, after: np.ndarray) -> tuple[str, np.ndarray]:
-    """Return the kind of map (M, D) that fits a quarter of the unit pairs (P, M), (P, D) best, fitted to all."""
+    """Return the map (M, D) fitted to all unit pairs (P, M), (P, D), of the kind that fits a quarter of them best."""
     quarter = len(before) // 4
     maps = {"procrustes": _procrustes} | {f"ridge {penalty:g}": partial(_ridge, penalty) for penalty in PENALTIES}
 
@@ -114,7 +114,7 @@ def _ridge(penalty: float, before: np.ndarray, after: np.ndarray) -> np.ndarray:
 
 
 def write_migrated(old: Vectors, migrated: Migrated, output: Path) -> None:
-    """Write the migrated gallery as a Parquet file of vectors, whose column `split` says what calibrates."""
+    """Write the migrated gallery as a Parquet file of vectors, whose column `split` marks the calibration rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

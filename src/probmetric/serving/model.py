@@ -1,4 +1,4 @@
-"""A trained model: images in, directional distributions out, and answers from a gallery."""
+"""Use a trained model: embed images as directional distributions, and answer them from a gallery."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class Embedded(NamedTuple):
 
     Attributes:
         batch: their distributions (N, ...).
-        kept: their numbers among those asked about (N,).
+        kept: their positions among the images given (N,).
         problems: (name, reason) of the others.
-        looks: what the images look like (N, L), see `looks`.
+        looks: pixel statistics of the images (N, L), see `looks`.
     """
 
     batch: DirectionalBatch
@@ -66,14 +66,14 @@ class Model:
 
     Attributes:
         parts: its record and tensors.
-        record: all that is known of it.
+        record: all facts about it.
         classes: the training classes, in the order of `probabilities`.
-        digest: SHA-256 of all that decides its embeddings.
-        reference: uncertainty of each of the run's validation images, sorted (V,); None where it had none.
+        digest: SHA-256 of everything that decides its embeddings.
+        reference: uncertainty of each of the run's validation images, sorted (V,); None without validation images.
     """
 
     def __init__(self, parts: Parts, predictor: Predictor, eye: Eye) -> None:
-        """Put together what `bound` built."""
+        """Put together the parts that `bound` built."""
         self.parts, self.predictor, self.eye, self.reference = parts, predictor, eye, _reference(parts)
         self.record = parts.record
         self.classes, self.digest, self.name = self.record.classes, self.record.digest, self.record.name
@@ -108,10 +108,10 @@ class Model:
         Args:
             images: one or a sequence of paths, bytes of files, PIL images, arrays (H, W, C), tensors (C, H, W); or a
                 `torch.utils.data.Dataset` of them.
-            samples: also draw samples (B, S, M), where the uncertainty has any.
+            samples: also draw samples (B, S, M), if the uncertainty can.
 
         Raises:
-            DataError: images that cannot be read; all of them are named.
+            DataError: images cannot be read; all of them are named.
         """
         return self.embedded(sequence_of(images, self.eye.ndim), samples=samples).batch
 
@@ -132,7 +132,7 @@ class Model:
         return Embedded(predictor.describe(parts), kept, problems, np.concatenate(seen))
 
     def looks(self, images: Sequence[Any]) -> np.ndarray:
-        """Describe what images look like (N, L), see `looks`; those that cannot be read are left out."""
+        """Return the looks of images (N, L), see `looks`; images that cannot be read are left out."""
         seen: list[np.ndarray] = []
         for _ in self._batches(images, {}, seen):
             pass
@@ -141,13 +141,13 @@ class Model:
     def trained_on(self, looks: np.ndarray) -> np.ndarray:
         """Say which images (N,) the model was trained on, by their `looks` (N, L).
 
-        An image is recognised by its very pixels; a recompressed or cropped copy is not.
+        An image is recognised by its exact pixels; a recompressed or cropped copy is not recognised.
         """
         return same(looks, self._training_looks)
 
     @functools.cached_property
     def _training_looks(self) -> np.ndarray:
-        """Return looks (T, L) of the images that the model was trained on; (0, 0) where nobody knows them."""
+        """Return looks (T, L) of the images that the model was trained on; (0, 0) if they are unknown."""
         stored = self.parts.tensors[REFERENCE].get("looks")
         if stored is not None:
             return stored.numpy()
@@ -158,13 +158,13 @@ class Model:
 
     @functools.cached_property
     def canary(self) -> np.ndarray | None:
-        """Embeddings (8, M) of the images of `canary`, as they are made here; None of inputs that cannot be drawn."""
+        """Embeddings (8, M) of the images of `canary`, made on this machine; None if such inputs cannot be drawn."""
         rows = self._drawn_images(IMAGES)
         return rows if rows is not None and sound_canary(rows) else None
 
     @functools.cached_property
     def checked_canary(self) -> np.ndarray | None:
-        """Embeddings (3, M) of the first of them: what is compared when a model folder or a gallery is opened."""
+        """Embeddings (3, M) of the first images of `canary`, compared when a model folder or a gallery is opened."""
         return self._drawn_images(CHECKED)
 
     def _drawn_images(self, count: int) -> np.ndarray | None:
@@ -182,7 +182,7 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        """Return where the network lies: the CPU for one without parameters."""
+        """Return the device of the network; the CPU for a network without parameters."""
         return next(iter(self.predictor.encoder.parameters()), torch.empty(0)).device
 
     def _batches(
@@ -190,17 +190,17 @@ class Model:
     ) -> Iterator[torch.Tensor]:
         """Yield the encoder's input, batch by batch.
 
-        What the images look like is added to `seen`; what is wrong with others to `unreadable`, by row.
+        The looks of the images are added to `seen`, the errors of unreadable images to `unreadable`, by row.
         """
         for batch in readable_batches(LooseImages(images, eye=self.eye), self.eye, self.device, unreadable):
             seen.append(looks(batch))
             yield batch
 
     def preprocess(self, images: Any) -> torch.Tensor:
-        """Return the network's input (N, C, S, S) of images, as of `embed`: what an exported network takes.
+        """Return the network's input (N, C, S, S) of images (as for `embed`), which an exported network takes.
 
         Raises:
-            DataError: images that cannot be read; all of them are named.
+            DataError: images cannot be read; all of them are named.
         """
         unreadable: dict[int, DataError] = {}
         listed = sequence_of(images, self.eye.ndim)
@@ -216,16 +216,16 @@ class Model:
 
         Args:
             gallery: made by a model of the same digest.
-            images: as of `embed`.
+            images: as for `embed`.
             k: matches per image.
-            risk: answer only so that at most this share of the answers given is wrong, by a certificate of the gallery
-                (`Gallery.certify`); or the certificate that decides.
-            rules: confidence, withhold, strangers and any_image, as of `search.Rules`.
+            risk: largest share of wrong answers among those given; a certificate of the gallery (`Gallery.certify`)
+                then decides which answers are given. Or the certificate itself.
+            rules: confidence, withhold, strangers and any_image, see `search.Rules`.
 
         Raises:
-            ServingError: the gallery is another model's or empty, or an argument is out of range.
-            CertificateError: no certificate for this risk, gallery and model.
-            DataError: images that cannot be read; all of them are named.
+            ServingError: the gallery is of another model or empty, or an argument is out of range.
+            CertificateError: there is no certificate for this risk, gallery and model.
+            DataError: images cannot be read; all of them are named.
         """
         wanted = Rules(risk, **rules)
         if wanted.withhold < 1 and self.reference is None:
@@ -245,14 +245,14 @@ class Model:
         """Return metrics of labelled images, each asked among the others; `docs/reference/evaluation.md` defines them.
 
         Args:
-            images: as of `Gallery.add`: a folder with one folder per class, a prepared dataset, or a
+            images: as for `Gallery.add`: a folder with one folder per class, a prepared dataset, or a
                 `torch.utils.data.Dataset` of (image, label).
-            class_names: their classes (N,), where `images` does not say.
-            ks: of recall@k.
+            class_names: their classes (N,), if `images` does not contain them.
+            ks: cutoffs k of recall@k.
 
         Raises:
-            ServingError: images without a class.
-            DataError: images that cannot be read; all of them are named.
+            ServingError: images have no class.
+            DataError: images cannot be read; all of them are named.
         """
         from probmetric.runs.evaluate import answer_metrics, answers_among_others
 
@@ -269,39 +269,39 @@ class Model:
     def save(self, folder: str | Path, *, license: str = "") -> Path:
         """Write the model folder: self-contained, loadable anywhere, without code of its own.
 
-        A model that `fit` made of a network of your own is loaded with that network: `load(folder, network=...)`.
+        A model that `fit` made from your own network is loaded with that network: `load(folder, network=...)`.
 
         Args:
-            folder: must not exist, or be a model folder, which is replaced.
-            license: under what terms it may be used; goes into the model card.
+            folder: a new folder, or a model folder, which is replaced.
+            license: terms of use, for the model card.
 
         Raises:
-            FileError: the folder holds files that are none of a model folder.
+            FileError: the folder holds files that do not belong to a model folder.
         """
         told = {} if self.canary is None else {"canary": torch.from_numpy(self.canary)}
         return self._with_looks().with_reference(**told).write(Path(folder), license=license)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a pickle or a copy holds: of the training images only what they look like."""
+        """Return the state for a pickle or a copy, with the looks of the training images instead of the images."""
         return vars(self) | {"parts": replace(self._with_looks(), training_images=tuple)}
 
     def _with_looks(self) -> Parts:
-        """Return the parts, by which the model knows its training images again without having them."""
+        """Return the parts with the looks of the training images, by which the model recognises them."""
         return self.parts.with_reference(looks=torch.from_numpy(self._training_looks))
 
     def to_program(self) -> ExportedProgram:
-        """Return network and uncertainty as a `torch.export` program; input and outputs as of `to_onnx`."""
+        """Return network and uncertainty as a `torch.export` program; input and outputs as for `to_onnx`."""
         return exported(Graph(self.predictor, self._example()))
 
     def to_onnx(self, path: str | Path) -> Path:
         """Write network and uncertainty as an ONNX file.
 
-        Its `input` is what `preprocess` gives: float32 (B, C, S, S), normalised; how to make it of an image is said in
-        the file's metadata, `preprocessing` (see `export`). Its outputs are `mean` (B, M), `uncertainty` (B,) and,
-        where the uncertainty has one, `concentration` (B,).
+        Its `input` is the result of `preprocess`: float32 (B, C, S, S), normalised. The file's metadata `preprocessing`
+        tells how to make it from an image (see `export`). The outputs are `mean` (B, M), `uncertainty` (B,) and, if the
+        uncertainty has one, `concentration` (B,).
 
         Raises:
-            ServingError: ONNX is not installed, or an uncertainty that cannot be exported.
+            ServingError: ONNX is not installed, or the uncertainty cannot be exported.
         """
         return write_onnx(Graph(self.predictor, self._example()), Path(path), self.eye)
 
@@ -319,13 +319,13 @@ def load(source: str | Path, *, device: str = "auto", network: nn.Module | None 
 
     Args:
         source: a model folder (`probmetric export`), a finished run (its name, in the project's folder, or the path of
-            its folder, from anywhere), or `models:/<name>/<version>` of the MLflow server `MLFLOW_TRACKING_URI` names.
-        device: "auto" (CUDA where there is one), "cpu", "cuda" or "cuda:1".
-        network: of a model that `fit` made of a network of your own, that network, built as for `fit`; it takes the
+            its folder, from anywhere), or `models:/<name>/<version>` on the MLflow server of `MLFLOW_TRACKING_URI`.
+        device: "auto" (CUDA if available), "cpu", "cuda" or "cuda:1".
+        network: for a model that `fit` made from your own network: that network, built as for `fit`; it takes the
             model's weights.
 
     Raises:
-        ServingError: there is no such model, or it needs components or a network of somebody's own.
+        ServingError: there is no such model, or components or a network of your own are missing.
         FileError: a file is missing, damaged or was changed.
     """
     parts = parts_of(source)
@@ -337,11 +337,11 @@ def load(source: str | Path, *, device: str = "auto", network: nn.Module | None 
 
 
 def _members(parts: Parts, network: nn.Module | None) -> list[Assembly]:
-    """Build encoder and loss of every member, with somebody's own `network` where its backbone is none of ours.
+    """Build encoder and loss of every member, with the user's own `network` where the backbone is none of ours.
 
     Raises:
         FileError: the tensors do not fit the record.
-        ServingError: the network is missing, or there is no need of one.
+        ServingError: the network is missing, or none is needed.
     """
     record, members = parts.record, []
     for number, member in enumerate(record.members):
@@ -353,13 +353,13 @@ def _members(parts: Parts, network: nn.Module | None) -> list[Assembly]:
             encoder = _wrapped(record.name, member, network)
             sizes = Sizes.of(member.facts.model_dump())
             members.append(restored(member.settings, sizes, weights, misfit, encoder=encoder))
-        except (TypeError, ValueError, ArithmeticError, MemoryError) as error:  # of sizes that make no network
+        except (TypeError, ValueError, ArithmeticError, MemoryError) as error:  # impossible sizes of a network
             raise error if isinstance(error, ProbMetricError) else FileError(f"{misfit} {error}") from error
     return members
 
 
 def _wrapped(name: str, member: Member, network: nn.Module | None) -> Encoder | None:
-    """Return somebody's network as an encoder, where the member of the model `name` is one of those."""
+    """Return the user's network as an encoder, if the member of the model `name` has one."""
     if member.network is None:
         if network is not None:
             raise ServingError(f"{name} knows its network, {member.settings.backbone.name}; leave out `network`.")
@@ -379,7 +379,7 @@ def _surer(reference: np.ndarray, uncertainty: np.ndarray) -> np.ndarray:
 
 
 def _reference(parts: Parts) -> np.ndarray | None:
-    """Return the uncertainties of the run's validation images, sorted (V,); None where it had none."""
+    """Return the uncertainties of the run's validation images, sorted (V,); None without such images."""
     uncertainty = parts.tensors[REFERENCE].get("uncertainty")
     kinds = ("torch.float32", "torch.float64")
     sound = uncertainty is not None and uncertainty.ndim == 1 and str(uncertainty.dtype) in kinds

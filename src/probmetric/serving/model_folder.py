@@ -1,4 +1,4 @@
-"""The parts of a model: its record and its tensors, from a run or from a model folder, and back into a folder."""
+"""Read the parts of a model (its record and its tensors) from a run or a model folder, and write a model folder."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class Parts:
     """A model taken apart.
 
     Attributes:
-        record: what it is; its `files` name the digests of the tensors.
+        record: description of the model; its `files` name the digests of the tensors.
         tensors: file name -> tensors.
-        training_images: returns the images that it was trained on, as far as they are at hand.
+        training_images: returns the images that it was trained on, if they are available.
     """
 
     record: ModelRecord
@@ -98,7 +98,7 @@ class Parts:
         return cls(record, tensors | {REFERENCE: reference}, partial(_training_images, settings, data))
 
     def with_reference(self, **tensors: torch.Tensor) -> Parts:
-        """Return the parts with more in their reference: looks (T, L) of training images, embeddings of `canary`."""
+        """Return the parts with a longer reference: looks (T, L) of training images, embeddings of `canary`."""
         reference = {**self.tensors[REFERENCE], **tensors}
         record = self.record.model_copy(update={"reference": tensors_digest(reference)})
         return replace(self, record=record, tensors={**self.tensors, REFERENCE: reference})
@@ -108,8 +108,8 @@ class Parts:
         """Return the parts in a model folder.
 
         Raises:
-            FileError: a file is missing or was changed since.
-            ConfigError: the record says something that is not allowed.
+            FileError: a file is missing, or has changed since it was written.
+            ConfigError: the record holds a value that is not allowed.
         """
         path = folder / RECORD
         if present(path) and path.stat().st_size > _LARGEST_RECORD:
@@ -129,7 +129,7 @@ class Parts:
         """Write the model folder: whole, or not at all.
 
         Raises:
-            FileError: the folder holds files that are none of a model folder, or is a link or the current folder.
+            FileError: the folder holds files that do not belong to a model folder, or is a link or the current folder.
         """
         record = self.record.model_copy(update={"license": license} if license else {})
         with new_folder(folder, MODEL_FOLDER) as target:
@@ -141,7 +141,7 @@ class Parts:
 
 
 def _checked(path: Path, digest: str) -> Tensors:
-    """Return the tensors of a file that must still be the one the record was written with."""
+    """Return the tensors of a file, whose digest must be that of the record."""
     tensors, _ = read_tensors(path, framework="torch")
     if content_digest(path) != digest:
         raise FileError(f"{path} is not the file its record was written with; {BROKEN}.")
@@ -149,14 +149,14 @@ def _checked(path: Path, digest: str) -> Tensors:
 
 
 def check_sizes(num_classes: int, weights: Tensors, misfit: str) -> None:
-    """Raise `FileError` where the weights hold no loss of about as many classes: none is built that would not fit."""
+    """Raise `FileError` if the weights of the loss are for far fewer classes, before such a loss is built."""
     sizes = [max(tensor.shape) for name, tensor in weights.items() if name.startswith("loss.") and tensor.ndim]
     if sizes and num_classes > 64 * max(sizes):
         raise FileError(f"{misfit} It speaks of {num_classes} classes.")
 
 
 def _check_components(values: Any, path: Path) -> None:
-    """Say which plugins a model needs before its components are looked up: they are never imported on its word."""
+    """Name the plugins that a model needs before its components are looked up; plugins are never imported for it."""
     load_plugins()
     plugins = values.get("plugins") if isinstance(values, dict) else None
     if not plugins or not isinstance(plugins, list):
@@ -171,7 +171,7 @@ def _check_components(values: Any, path: Path) -> None:
 
 
 def _component_names(values: dict[str, Any]) -> list[str]:
-    """Return the names of all components a record mentions, whatever it looks like otherwise."""
+    """Return the names of all components in a record, even if the record is wrong otherwise."""
     names: list[str] = []
     waiting: list[Any] = [values.get("members"), values.get("transform"), {"uncertainty": values.get("uncertainty")}]
     while waiting:
@@ -191,14 +191,14 @@ def _member(folder: RunFolder) -> dict[str, Any]:
 
 
 def _transform(encoder: RunFolder, data: Path) -> dict[str, Any]:
-    """Return the evaluation view, spelled out, and how far preparation reduced the images."""
+    """Return the evaluation view with all its options, and the size to which preparation reduced the images."""
     settings: EncoderSettings = parse(EncoderSettings, encoder.encoder["settings"], str(encoder.record_file))
     view = training_view(settings, data).evaluation()
     return Transform.of(view, shorter_side_of(data)).model_dump(mode="json")
 
 
 def shorter_side_of(data: Path) -> int:
-    """Return to how many pixels preparation reduced the shorter side of the images; 0 where it did not."""
+    """Return the pixels to which preparation reduced the shorter side of the images; 0 if it did not."""
     stored = _summary(data).get("options", {})
     options = SOURCES.options(load_metadata(data)["dataset"]).items()
     values = {name: stored.get(name, option.default) for name, option in options}
@@ -206,7 +206,7 @@ def shorter_side_of(data: Path) -> int:
 
 
 def _summary(data: Path) -> dict[str, Any]:
-    """Return what preparation said of the dataset in the folder `data`."""
+    """Return the summary of the prepared dataset in the folder `data`."""
     return read_summary(data) if present(data / SUMMARY) else {}
 
 
@@ -219,7 +219,7 @@ def _training_classes(data: Path, selection: str) -> list[str]:
 
 
 def _training_images(settings: EncoderSettings, data: Path) -> Sequence[Any]:
-    """Return the images that a run was trained on; none where its network is frozen and nothing is fitted to them."""
+    """Return the images that a run was trained on; none if its network is frozen and nothing was fitted to them."""
     training = settings.training
     if training.head_init == "random" and (settings.loss is None or not training.epochs):
         return ()
@@ -227,7 +227,7 @@ def _training_images(settings: EncoderSettings, data: Path) -> Sequence[Any]:
 
 
 def _provenance(folder: RunFolder, data: Path) -> dict[str, Any]:
-    """Return what is told of the training: data, versions, hardware, labels."""
+    """Return facts about the training: data, versions, hardware, labels."""
     about = {name: value for name, value in _summary(data).items() if name in _KEPT_SUMMARY}
     facts = {name: folder.record[name] for name in _KEPT_FACTS if name in folder.record}
     labels = {"label": folder.find("settings.label", default=""), "ood": folder.find("settings.ood", default=[])}
@@ -241,7 +241,7 @@ def _reference(folder: RunFolder) -> Tensors:
 
 
 def parts_of(source: str | Path) -> Parts:
-    """Return the parts of a model; arguments and errors as of `load`."""
+    """Return the parts of a model; arguments and errors as for `load`."""
     text = str(source)
     if text.startswith("models:/"):
         return Parts.read(_downloaded(text))
@@ -297,17 +297,17 @@ def _downloaded(uri: str) -> Path:
 
 
 def _versions(name: str) -> list[str]:
-    """Return the versions of a registered model, the oldest first; empty where the store knows none."""
+    """Return the versions of a registered model, the oldest first; empty if the store has none."""
     import mlflow
 
-    with store.quiet_mlflow(), contextlib.suppress(mlflow.MlflowException):  # of a name that is none
+    with store.quiet_mlflow(), contextlib.suppress(mlflow.MlflowException):  # the name is not allowed
         versions = mlflow.MlflowClient().search_model_versions(f"name = '{name}'")
         return [str(number) for number in sorted(int(each.version) for each in versions)]
     return []
 
 
 def run_gallery(model: Embedder, source: str, splits: Sequence[str]) -> Gallery:
-    """Return the images of a run's own dataset as a gallery; those it has embedded already are not embedded again.
+    """Return the images of a run's own dataset as a gallery; stored embeddings of the run are used.
 
     Raises:
         ServingError: `source` is no run of this project.

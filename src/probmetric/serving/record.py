@@ -1,13 +1,13 @@
-"""What a model folder says of itself (`model.json`), checked before anything is built from it.
+"""Describe a model folder (`model.json`); the record is checked before anything is built from it.
 
     model.json               this record: architecture, transform, uncertainty, classes, provenance, digests
     weights-<k>.safetensors  weights of member k, named encoder.* and loss.*
-    uncertainty.safetensors  its posterior, where the uncertainty is fitted
-    reference.safetensors    what the run's validation images look like to it, and the images of `canary`
+    uncertainty.safetensors  its posterior, if the uncertainty is fitted
+    reference.safetensors    uncertainties of validation images, looks of training images, embeddings of `canary`
     README.md                model card, written from the run
 
-Nothing in it is executed: components are found by name among those installed, and a model that needs somebody's own
-says which.
+No code from the folder is executed. Components are found by name among the installed ones; a model that needs plugins
+names them.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Facts(Strict):
 
 
 class Wrapped(Strict):
-    """A network of somebody's own: its weights are in the folder, its code is not.
+    """A user's own network: its weights are in the folder, its code is not.
 
     Attributes:
         kind: name of its class.
-        width: how many numbers it gives, D.
+        width: length D of its output.
         head: whether a linear layer (D -> M) was added to it.
     """
 
@@ -55,7 +55,7 @@ class Wrapped(Strict):
 
 
 class Member(Strict):
-    """One trained encoder; `network` stands in place of the backbone of `settings`."""
+    """One trained encoder; `network` replaces the backbone of `settings`."""
 
     settings: EncoderSettings
     facts: Facts
@@ -70,9 +70,9 @@ class Member(Strict):
 
 
 class Transform(Strict):
-    """From an image to the network's input: its shorter side is reduced as in preparation, then the view.
+    """Transform from an image to the network's input: reduce its shorter side as preparation did, then apply the view.
 
-    Inputs that are tensors of the shape `tensor` are taken as they are; there is no view then.
+    Inputs that are tensors of the shape `tensor` are not changed; there is no view then.
     """
 
     view: NamedView | None = None
@@ -102,7 +102,7 @@ class Transform(Strict):
 
 
 class ModelRecord(Strict):
-    """Everything a model is, but for its tensors."""
+    """Everything about a model except its tensors."""
 
     format: Literal[1] = 1
     name: Annotated[str, Field(max_length=1000)]
@@ -116,11 +116,11 @@ class ModelRecord(Strict):
     provenance: dict[str, Any] = Field(default_factory=dict)
     metrics: dict[str, float | None] = Field(default_factory=dict)
     files: dict[str, str] = Field(default_factory=dict)
-    reference: str = ""  # digest of its file, which decides no embedding
+    reference: str = ""  # digest of the reference file, which does not influence embeddings
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all that decides its embeddings."""
+        """SHA-256 of everything that decides its embeddings."""
         return digest_of(self.model_dump(mode="json", include=_DECISIVE))
 
     @property

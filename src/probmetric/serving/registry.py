@@ -1,6 +1,6 @@
-"""Models in MLflow's registry: a model folder with a signature, under a name, `probmetric.load("models:/name/1")`.
+"""Register models in MLflow: a model folder with a signature, under a name; `probmetric.load("models:/name/1")`.
 
-It is logged with its files as an output of the run that made it. The same model is registered once per licence.
+The model is logged with its files as an output of the run that made it. It is registered once per licence.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from probmetric.serving.model import Model
 
 IMAGE = "image"
-LONGEST_DESCRIPTION = 5000  # what MLflow's database holds
+LONGEST_DESCRIPTION = 5000  # longest text that MLflow's database holds
 DIGEST_TAG, LICENSE_TAG = "probmetric.model", "probmetric.license"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
@@ -34,14 +34,14 @@ def register(model: Model, name: str, *, store_uri: str, artifact_root: Path, li
     """Register a model by name and return its address, `models:/<name>/<version>`.
 
     Args:
-        model: of a run or a model folder.
-        name: what it is called.
+        model: model of a run or a model folder.
+        name: its name in the registry.
         store_uri: `sqlite:///mlflow.db`, or the address of a tracking server.
         artifact_root: folder of the artifacts (not used with a tracking server).
-        license: under what terms it may be used, for its card; "": as it is said, or registered, already.
+        license: terms of use, for its card; "" keeps those of the model or of its registered version.
 
     Raises:
-        ServingError: a name that is none, or a model without a folder.
+        ServingError: the name is not allowed, or the model has no folder.
         FileError: the store cannot be written.
     """
     if not _NAME.fullmatch(name):
@@ -54,11 +54,11 @@ def register(model: Model, name: str, *, store_uri: str, artifact_root: Path, li
         local_root = artifact_root if store.is_local(store_uri) else None
         experiment = store.Writer(client, local_root, "").experiment_id(dataset)
         runs = client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{model.record.name}'", max_results=1)
-        run = runs[0].info.run_id if runs else None  # one that is not tracked has none
+        run = runs[0].info.run_id if runs else None  # a run that is not tracked has none
         license = license or model.record.license
         tags = {DIGEST_TAG: model.digest, RUN_TAG: model.record.name, LICENSE_TAG: license}
         about = card(model.record.model_copy(update={"license": license}))
-        words = about.split("---\n", 2)[-1].strip()[:LONGEST_DESCRIPTION]  # without the card's head of YAML
+        words = about.split("---\n", 2)[-1].strip()[:LONGEST_DESCRIPTION]  # without the YAML head of the card
         logged = _logged(client, model, (name, experiment, run), tags, license)
         made = client.create_model_version(
             name, logged.artifact_location, run_id=run, tags=tags, description=words, model_id=logged.model_id
@@ -67,7 +67,7 @@ def register(model: Model, name: str, *, store_uri: str, artifact_root: Path, li
 
 
 def _version_of(client: MlflowClient, name: str, digest: str, license: str) -> str | None:
-    """Return the version of `name` with this digest, and licence unless ""; make the name where there is none."""
+    """Return the version of `name` with this digest (and licence, unless ""); create the name if it is missing."""
     if not client.search_registered_models(f"name = '{name}'"):
         client.create_registered_model(name, description="Image embeddings with uncertainty; versions have cards.")
     versions = client.search_model_versions(f"name = '{name}'")
@@ -78,7 +78,7 @@ def _version_of(client: MlflowClient, name: str, digest: str, license: str) -> s
 def _logged(
     client: MlflowClient, model: Model, place: tuple[str, str, str | None], tags: dict[str, str], license: str
 ) -> LoggedModel:
-    """Log the model with its files, as an output of the run that made it; `place`: its name, experiment and run."""
+    """Log the model with its files as an output of the run that made it; `place` is its name, experiment and run."""
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 
     name, experiment, run = place
@@ -95,7 +95,7 @@ def _write(model: Model, target: Path, license: str) -> None:
     """Write the model folder inside a folder of MLflow's, with the signature."""
     import mlflow
 
-    # MLflow warns of type hints of its own, and of examples
+    # MLflow warns about its own type hints, and about examples
     with TemporaryDirectory() as scratch, warnings.catch_warnings(action="ignore", category=UserWarning):
         folder = model.save(Path(scratch) / "probmetric", license=license)
         mlflow.pyfunc.save_model(
@@ -117,7 +117,7 @@ def _signature() -> Any:
 
 
 class Served:
-    """A model behind MLflow's interface; `MLmodel` names this module, nothing is pickled."""
+    """A model behind MLflow's interface; `MLmodel` names this module in place of a pickle."""
 
     def __init__(self, model: Model) -> None:
         self.model = model

@@ -1,4 +1,4 @@
-"""Answers of a gallery: from one match record to the images shown, how sure they are, and what is withheld."""
+"""Turn a match record into the answers of a gallery: the images shown, how sure they are, which are withheld."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ class Match:
 
 @dataclass(frozen=True)
 class Answer:
-    """What was found for one image.
+    """The answer for one image.
 
     Attributes:
-        image: the file's path, or "image 3" for what has none.
-        matches: the nearest gallery images, nearest first; also where the answer is withheld.
-        uncertainty: as the model's uncertainty has it; higher is less sure.
-        doubt: share of the run's validation images that were surer; None where the model has no reference.
-        p_right: probability that the nearest image has the right class; None where the gallery cannot say.
-        certified_doubt: what the certificate decides by, 1 - P(right) or another score; None where no risk was named.
-        lonelier: share of the gallery's images as far from their nearest other image as this one is from its nearest;
-            near 0 for strangers. None where nobody asked.
+        image: path of the file, or a name such as "image 3" for an image without a file.
+        matches: the nearest gallery images, nearest first; also if the answer is withheld.
+        uncertainty: the model's uncertainty of the image; higher is less sure.
+        doubt: share of the run's validation images that were surer; None if the model has no reference.
+        p_right: probability that the nearest image has the right class; None if the gallery cannot tell.
+        certified_doubt: score that the certificate uses, 1 - P(right) or another; None without a risk.
+        lonelier: share of the gallery's images that are at least as far from their nearest other image as this one is;
+            near 0 for strangers. None if not computed.
         withheld: whether the answer should not be used.
-        reason: why it is withheld; "" where it is not.
-        note: that the gallery holds this picture, where it does.
+        reason: why it is withheld; "" if it is not.
+        note: says that the gallery holds this picture, if it does.
     """
 
     image: str
@@ -67,13 +67,13 @@ class Rules:
     """Which answers are given; the others are withheld.
 
     Attributes:
-        risk: at most this share of the answers given is wrong, by a certificate of the gallery (`Gallery.certify`); or
-            the certificate that decides.
-        confidence: at which the certificate must hold, where a share is named.
-        withhold: none for images less sure than this share of the validation images.
-        strangers: none for images farther from the gallery than all but this share of its images are from each other,
-            such as 0.01.
-        any_image: also for images that do not look like any of the gallery's (`looks`).
+        risk: largest share of wrong answers among those given; a certificate of the gallery (`Gallery.certify`) then
+            decides. Or the certificate itself.
+        confidence: confidence that this certificate needs, if `risk` is a share.
+        withhold: withhold the answer if more than this share of the validation images was surer.
+        strangers: withhold the answer if the image is farther from the gallery than all but this share of its images
+            are from each other, such as 0.01.
+        any_image: also answer images that do not look like any of the gallery's (`looks`).
     """
 
     risk: float | Certificate | None = None
@@ -93,10 +93,10 @@ class Rules:
 
 @dataclass(frozen=True)
 class Queries:
-    """Q images that are asked about.
+    """The Q images of a search.
 
     Attributes:
-        names: what they are called (Q).
+        names: their names (Q).
         record: unit embeddings `mean` (Q, M) and `uncertainty` (Q,).
         looks: pixel statistics (Q, L), see `looks`.
         doubt: share of the run's validation images that were surer (Q,); None without a reference.
@@ -119,12 +119,12 @@ def answers(
     """Return the answer to each query.
 
     Args:
-        queries: what was asked.
-        match: what was found for each.
-        k: nearest images to be shown.
+        queries: the images asked about.
+        match: the match record of the queries.
+        k: number of nearest images to show.
         names: path and class of every image of the gallery.
         shares: attribute of `Answer` -> its value for each query (Q,).
-        reasons: lists (Q,) of why an answer is withheld, "" where it is not; empty lists withhold none.
+        reasons: lists (Q,) of reasons to withhold an answer, "" for no reason; an empty list withholds no answer.
     """
     paths, class_names = names
     answered = []
@@ -151,14 +151,14 @@ def withheld(
     doubt: np.ndarray | None,
     lonelier: np.ndarray | None,
 ) -> list[list[str]]:
-    """Say why answers are withheld by the certificate and by the rules: a list (Q,) each, empty where it says nothing.
+    """Return lists (Q,) of the reasons why certificate and rules withhold answers; a list is empty if its rule is off.
 
     Args:
         rules: which answers are given.
-        certificate: decides where the rules name a risk.
-        certified: the doubt that it decides by (Q,).
+        certificate: decides if the rules name a risk.
+        certified: the doubt that the certificate uses (Q,).
         doubt: share of the validation images that were surer (Q,).
-        lonelier: share of the gallery's images that are as lonely (Q,).
+        lonelier: as in `Answer` (Q,).
     """
     reasons: list[list[str]] = []
     if certificate is not None:
@@ -182,15 +182,15 @@ def as_text(answers: Sequence[Answer]) -> str:
         lines.append(f"{answer.image}   {right}{doubt}{verdict}")
         shown = () if answer.withheld else answer.matches
         lines += [f"  {match.similarity:6.3f}  {match.class_name}  ({match.path})" for match in shown]
-    return "\n".join(line.replace("\n", "\\n") for line in lines)  # a name may hold one, and pass for an answer
+    return "\n".join(line.replace("\n", "\\n") for line in lines)  # a break in a name could fake an answer
 
 
 def as_csv(answers: Sequence[Answer], groups: Sequence[str] | None = None) -> str:
     """Return one row per image and match, for programs; withheld answers are marked, not left out.
 
-    Shares and doubts are written to the last digit: `probmetric monitor` compares them with those of the certificate.
-    What images come from together, `groups` (N,), becomes the column `group`, for `probmetric monitor --group group`. A
-    name that a spreadsheet would take for a formula has a quote in front.
+    Shares and doubts have all digits, since `probmetric monitor` compares them with those of the certificate. `groups`
+    (N,) becomes the column `group`, for `probmetric monitor --group group`. A name that a spreadsheet would read as a
+    formula gets a quote in front.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

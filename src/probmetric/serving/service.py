@@ -6,8 +6,8 @@
     POST /images         add an image to the gallery (only where the service may write); path, class_name
     GET  /openapi.json   the same for programs
 
-The gallery is read again when another process has changed it, its certificates at every question. One image is embedded
-at a time, others wait.
+The gallery is read again after another process has changed it, its certificates at every request. The service embeds
+one image at a time; other requests wait.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class NoParameters(BaseModel, extra="forbid"):
-    """Parameters of a question without any: a misspelt one is refused, or a promise would be lost by a typing error."""
+    """No parameters: any parameter is refused, so that a misspelt `risk` cannot pass unnoticed."""
 
 
 class SearchParameters(BaseModel, extra="forbid"):
@@ -69,8 +69,8 @@ class Service:
         """Open the gallery in `folder`, which `model` embedded; `writable`: images may be added.
 
         Raises:
-            ServingError: another model's gallery.
-            FileError: no gallery, or a damaged one.
+            ServingError: the gallery is of another model.
+            FileError: there is no gallery, or it is damaged.
         """
         self.model, self.folder, self.writable = model, folder, writable
         self._state, self._gallery = gallery_files.state_on_disk(folder), Gallery.open(folder)
@@ -78,7 +78,7 @@ class Service:
         self._lock = threading.Lock()
 
     def about(self) -> dict[str, Any]:
-        """Return what is served."""
+        """Return model, gallery and certificates."""
         with self._lock:
             gallery = self.gallery()
             valid = [
@@ -104,7 +104,7 @@ class Service:
         return {"mean": batch.mean[0].tolist(), "uncertainty": float(batch.uncertainty[0])}
 
     def search(self, image: bytes, k: int, risk: float | None, **rules: Any) -> dict[str, Any]:
-        """Return the answer to an image file; arguments as of `Model.search`."""
+        """Return the answer to an image file; arguments as for `Model.search`."""
         with self._lock:
             return asdict(self.model.search(self.gallery(), [image], k=k, risk=risk, **rules)[0])
 
@@ -113,7 +113,7 @@ class Service:
 
         Raises:
             ServingError: the service may not write, or the image has no name, or no class where all others have one.
-            FileError: the gallery has gone; none is made in its place.
+            FileError: the gallery no longer exists; no new one is made.
         """
         if not self.writable:
             raise ServingError("this service only reads; start it with --writable to add images.")
@@ -127,7 +127,7 @@ class Service:
 
 
 def application(service: Service, host: str = LOOPBACK[0]) -> FastAPI:
-    """Return the web application of a service that listens at `host`; pages of other hosts cannot reach a local one."""
+    """Return the web application of a service that listens at `host`; pages of other hosts cannot use a local one."""
     once = [Depends(_check_once)]
     app = FastAPI(title="ProbMetric", version=__version__, docs_url=None, redoc_url=None, dependencies=once)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, "[::1]"] if host in LOOPBACK else ["*"])
@@ -157,17 +157,17 @@ def application(service: Service, host: str = LOOPBACK[0]) -> FastAPI:
 
 
 async def _check_once(request: Request) -> None:
-    """Raise `DataError` where a parameter comes twice: only its last value would count."""
+    """Raise `DataError` if a parameter occurs twice, since only its last value would count."""
     for name in request.query_params:
         if (count := len(request.query_params.getlist(name))) > 1:
             raise DataError(f"the parameter {name} comes {count} times; give it once.")
 
 
 async def _answered(request: Request, answer: Callable[[bytes], dict[str, Any]]) -> dict[str, Any]:
-    """Return what `answer` says of the image in the body, asked in a thread.
+    """Return the result of `answer`, run in a thread, for the image in the body.
 
     Raises:
-        DataError: no body, or one that is too large.
+        DataError: there is no body, or it is too large.
     """
     image = bytearray()
     async for part in request.stream():
@@ -188,7 +188,7 @@ def run_service(model: Model, folder: Path, *, host: str, port: int, writable: b
     """Serve a model and the gallery in `folder` until the process is interrupted.
 
     Raises:
-        ServingError: nothing can listen at `host` and `port`, such as where another program does.
+        ServingError: the service cannot listen at `host` and `port`, for example because another program does.
     """
     service = Service(model, folder, writable=writable)
     try:

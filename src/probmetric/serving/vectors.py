@@ -1,17 +1,17 @@
-"""Vectors of any embedding model, in a file: galleries to certify and queries to ask. No model, no torch.
+"""Read files with vectors of any embedding model: galleries to certify and queries to ask. No model, no torch.
 
     vector            (N, M) numbers of any type; also called vectors, mean, embedding or embeddings
     label             class of each row; "" or missing where none is known
     path              name of each row; by default its number
     split             gallery | calibration (or query); without it all rows are the gallery
-    group             what rows come from together: a person, a walk, a burst; used where it is asked for
+    group             rows of one origin (a person, a walk, a burst) have one group; used on request
 
-In place of vectors stands what an index of the user's own found for Q queries in a gallery of N (`lists`):
+Instead of vectors, a file may hold the results of your own index for Q queries in a gallery of N (`lists`):
 
     similarities      (Q, N) cosines; or scores and indices (Q, k), the best first
     labels            class of each image of the gallery (N,); in Parquet, in the CSV file of the same name
-    query_labels      class of each query (Q,); without it each image of the gallery asked among the others
-    group, split      of the queries; path and query_path name both
+    query_labels      class of each query (Q,); without it each image of the gallery is asked among the others
+    group, split      group and split of the queries; path names the gallery images, query_path the queries
 
 A faiss index (.faiss, .index) holds vectors, and the CSV file of the same name the other columns. A frame of pandas,
 Arrow or DuckDB has the same columns.
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 FAISS = (".faiss", ".index")
 FILES = (".parquet", ".npz", ".npy", ".safetensors", *FAISS)
 SIMILARITIES, SCORES, INDICES, QUERY_LABELS = "similarities", "scores", "indices", ("query_labels", "query_label")
-HELD_OUT = 3  # one group of so many calibrates
+HELD_OUT = 3  # one group in so many calibrates
 _VECTORS = {"labels": LABELS, "splits": ("split",), "groups": ()}
 _QUERIES = {"labels": QUERY_LABELS, "names": ("query_path",), "splits": ("split",), "groups": ()}
 
@@ -58,15 +58,15 @@ class Vectors:
     """Rows of a file.
 
     Attributes:
-        file: where they were read.
+        file: the file.
         rows: (N, M) vectors as they were stored.
         labels: class of each row (N), "" where none is known.
         names: name of each row (N).
-        splits: split of each row (N), "" where the file has no such column.
-        groups: what rows come from together (N,); None where nobody asked.
-        columns: names of the columns of the file that say something else.
-        hits: the queries of an index of the user's own, whose rows are what it found; None in a file of vectors.
-        depth: length of its lists, 0 of similarities.
+        splits: split of each row (N), "" if the file has no such column.
+        groups: group of each row (N,); None if not requested.
+        columns: names of the other columns of the file.
+        hits: queries of your own index, whose rows are its results; None in a file of vectors.
+        depth: length of the lists, 0 for similarities.
     """
 
     file: Path
@@ -100,7 +100,7 @@ class Vectors:
 
     @property
     def parts(self) -> tuple[Vectors, Vectors | None]:
-        """The gallery, and labelled queries beside it, or None where the file has no split.
+        """The gallery and its labelled queries; None instead of queries if the file has no split.
 
         Raises:
             ServingError: the splits name a gallery or queries only.
@@ -119,10 +119,10 @@ class Vectors:
 
     @property
     def split_in_two(self) -> bool:
-        """Say whether the column `split` names a gallery or queries; train, val and test are no such names.
+        """Say whether the column `split` names a gallery or queries, and not for example train, val and test.
 
         Raises:
-            ServingError: it names one, and something else beside it.
+            ServingError: it names a gallery or queries, and something else too.
         """
         counts = Counter(self.splits)
         others = [f"{name!r} ({counts[name]})" for name in sorted(counts.keys() - {*GALLERY_SPLITS, *QUERY_SPLITS})]
@@ -141,7 +141,7 @@ class Vectors:
         """Return the gallery, and its images as queries that do not find themselves.
 
         Raises:
-            ServingError: the queries are others, or their lists are too short.
+            ServingError: the queries are not the gallery's images, or their lists are too short.
         """
         assert self.hits is not None
         if len(self.hits) != len(self):
@@ -153,12 +153,12 @@ class Vectors:
 
 
 def is_vectors(place: str | Path) -> bool:
-    """Say whether a place is a file of vectors, by its name."""
+    """Say whether a path is a file of vectors, by its name."""
     return Path(place).suffix.lower() in FILES
 
 
 def meant_as_vectors(place: str | Path) -> bool:
-    """Say whether a place is a file, of vectors or such as `read_vectors` refuses: no model or experiment is one."""
+    """Say whether a path is a file (which `read_vectors` reads or refuses), and so no model or experiment."""
     return is_vectors(place) or Path(place).is_file()
 
 
@@ -179,7 +179,7 @@ def read_vectors(file: Path, *, label: str = "", group: str = "") -> Vectors:
         advice = "write a table as Parquet, with a column `vector` of lists"
         raise DataError(f"{file} is no file of vectors; expected {', '.join(FILES)}: {advice}.")
     read = _of_faiss(file) if file.suffix.lower() in FAISS else arrays_of(file)
-    columns = {name: values for name, values in read.items() if values.ndim}  # a single number says nothing of rows
+    columns = {name: values for name, values in read.items() if values.ndim}  # a single number does not describe rows
     if {SIMILARITIES, SCORES} & {name for name, values in columns.items() if values.ndim > 1}:
         return _hits_of(columns, file, label=label, group=group)
     vector = next((name for name in VECTORS if name in columns), "")
@@ -191,7 +191,7 @@ def read_vectors(file: Path, *, label: str = "", group: str = "") -> Vectors:
 
 
 def example_vectors() -> tuple[np.ndarray, np.ndarray]:
-    """Return the vectors that come with the package, to try things on: embeddings of 2,000 rendered letters.
+    """Return the example vectors of the package: embeddings of 2,000 rendered letters.
 
     Returns:
         float32 (2000, 64), and names of their 50 classes (2000,).
@@ -208,15 +208,15 @@ def _described(
     usual: Mapping[str, Sequence[str]],
     called: str = "",
 ) -> Vectors:
-    """Return rows with what columns say of them.
+    """Return rows with the columns that describe them.
 
     Args:
-        file: where they were read.
+        file: the file.
         rows: (N, ...).
-        columns: name -> values (N,), or others that are not asked for.
+        columns: name -> values (N,); other columns may have another length.
         wanted: attribute of `Vectors` -> column that must be there; "" for any of the usual ones.
-        usual: attribute -> what its column is usually called.
-        called: what stands before the number of a row without a name, by default the file's.
+        usual: attribute -> usual names of its column.
+        called: text before the number of a row without a name, by default the file's name.
     """
     count = len(rows)
     said = {what: column_of(file, columns, wanted.get(what, ""), names, count) for what, names in usual.items()}
@@ -242,7 +242,7 @@ def _described(
 
 
 def _hits_of(columns: Mapping[str, np.ndarray], file: Path, *, label: str, group: str) -> Vectors:
-    """Return the gallery in some columns, whose queries come with what an index found for each of them."""
+    """Return the gallery in columns that hold the results of an index for each query."""
     if SIMILARITIES in columns:
         rows = columns[SIMILARITIES]
     elif INDICES in columns:
@@ -273,12 +273,12 @@ def _of_faiss(file: Path) -> dict[str, np.ndarray]:
         index = faiss.read_index(str(file))
         if hasattr(index, "make_direct_map"):
             index.make_direct_map()
-        layers = [index]  # one with ids frees the one in it
-        while hasattr(layers[-1], "id_map"):  # rows lie in the order in which they were added
+        layers = [index]  # an index with ids frees its inner index
+        while hasattr(layers[-1], "id_map"):  # rows are in the order in which they were added
             layers.append(faiss.downcast_index(layers[-1].index))
         index = layers[-1]
         if index.ntotal:
-            index.reconstruct(0)  # raises where many at once would end the process
+            index.reconstruct(0)  # raises an error, where reading many at once would end the process
         vectors = index.reconstruct_n(0, index.ntotal)
     except ModuleNotFoundError as error:
         raise DataError(f"{file} is read by faiss, which is not installed; pip install faiss-cpu.") from error
@@ -292,17 +292,17 @@ def _of_faiss(file: Path) -> dict[str, np.ndarray]:
 def calibrating(
     file: Path, queries: Path | None = None, *, label: str = "", group: str = "", trained_on: Path | None = None
 ) -> tuple[Vectors, Vectors | None]:
-    """Return the gallery in a file, and the labelled queries that calibrate it; None: its rows, each among the others.
+    """Return the gallery in a file, and its labelled calibration queries; None: its rows, each asked among the others.
 
     Args:
         file: the vectors.
         queries: a file of labelled queries; by default the file's split, or with `group` or `trained_on` rows held out.
         label: column of the classes.
-        group: column of what rows come from together.
-        trained_on: file of what the model was trained on, which calibrates nothing.
+        group: column of the groups.
+        trained_on: file of the model's training images, which must not calibrate.
 
     Raises:
-        ServingError: nothing can be held out.
+        ServingError: no rows can be held out.
         CertificateError: the model was trained on all queries.
     """
     for beside in filter(None, (queries, trained_on)):
@@ -343,7 +343,7 @@ def _check_dimensions(vectors: Vectors, others: Vectors) -> None:
 
 
 def warn_of_bursts(vectors: Vectors) -> None:
-    """Say where rows that calibrate look as if they came together, and nobody names what they come from."""
+    """Warn if calibration rows look as if they came in groups, and no groups are named."""
     if vectors.groups is None and any(vectors.labels):
         hits = INDICES in vectors.columns or SIMILARITIES in vectors.columns
         rows = np.ones((1, 1)) if hits else directions(vectors.rows[:SEEN])
@@ -369,15 +369,15 @@ def _fresh(queries: Vectors, trained: Vectors) -> Vectors:
 def held_out(vectors: Vectors, trained: Vectors | None = None, seed: int = 0) -> tuple[Vectors, Vectors]:
     """Return gallery and calibration rows: a third of the groups, or of the rows, calibrates.
 
-    Every class stays in the gallery. Rows that the model was trained on calibrate nothing.
+    Every class stays in the gallery. Rows that the model was trained on do not calibrate.
 
     Args:
         vectors: rows without splits.
-        trained: what the model was trained on; None: nothing of this file.
-        seed: of the choice.
+        trained: the model's training rows; None: no row of this file.
+        seed: seed of the choice.
 
     Raises:
-        ServingError: nothing can be held out.
+        ServingError: no rows can be held out.
     """
     groups = np.arange(len(vectors)) if vectors.groups is None else vectors.groups
     seen = (
@@ -411,9 +411,9 @@ def gallery_folder(file: Path) -> Path:
 
 
 def gallery_of(vectors: Vectors) -> Gallery:
-    """Return the gallery of a file: the stored one, with its certificates, where it holds the same vectors.
+    """Return the gallery of a file: the stored one, with its certificates, if it holds the same vectors.
 
-    The rows of `vectors` are divided by their norms where they lie: many would not be held twice.
+    The rows of `vectors` are divided by their norms in place, to save memory.
     """
     if vectors.hits is not None:
         gallery = Gallery.from_labels(vectors.labels, vectors.names, depth=vectors.depth)
@@ -430,5 +430,5 @@ def gallery_of(vectors: Vectors) -> Gallery:
             ) from error
         if stored.digest == gallery.digest:
             return stored
-        gallery.tried = stored.tried  # a calibration set vouches once, whichever gallery it is asked in
+        gallery.tried = stored.tried  # tries of a calibration set count for every gallery
     return gallery

@@ -1,7 +1,7 @@
-"""Write one page about vectors of any model: which answers to believe. HTML with drawings, nothing is fetched.
+"""Write one HTML page about vectors of any model: which answers to believe. It loads no other files.
 
 retrieval      the vectors as they are, and whitened
-scores         which doubt tells wrong answers from right ones
+scores         how well each doubt tells wrong answers from right ones
 certificates   share answered at several risks, on the curve of risk against coverage
 P(right)       stated probability against the share that was right
 strangers      queries whose class is not in the gallery
@@ -33,9 +33,9 @@ from probmetric.trust.labels import contradictory_copies, suspect_labels
 from probmetric.trust.p_right import cross_fitted, p_right_metrics
 
 RISKS = (0.01, 0.02, 0.05, 0.1, 0.2)
-STRANGE = 0.2  # share of the classes that are taken out of the gallery to play strangers
+STRANGE = 0.2  # share of the classes that are taken out of the gallery as strangers
 LARGEST_WHITENED = 4096  # dimensions
-ASKED = 10_000  # rows of a larger gallery that are asked once more: whitened, as strangers
+ASKED = 10_000  # rows of a larger gallery that are asked in the whitened and in the strangers part
 SUSPECTS = 20
 Doubts = Mapping[str, np.ndarray]
 GENERATOR = '<meta name="generator" content="probmetric report">'
@@ -43,13 +43,13 @@ GENERATOR = '<meta name="generator" content="probmetric report">'
 
 @dataclass(frozen=True)
 class Contents:
-    """What the page shows.
+    """Content of the page.
 
     Attributes:
         gallery: the vectors.
-        answers: to the calibration queries, or to each row asked among the others.
-        stated: P(right) of each answer by a map that saw other classes; None where that cannot be fitted.
-        certificates: those that could be made, by risk.
+        answers: answers to the calibration queries, or to each row asked among the others.
+        stated: P(right) of each answer, by a map fitted to other classes; None if that cannot be fitted.
+        certificates: the certificates that could be made, by risk.
         strangers: free doubts of rows whose class was taken out of the gallery, and of others; None with few classes.
     """
 
@@ -73,11 +73,11 @@ def write_page(
         gallery: labelled vectors.
         output: HTML file.
         title: name of the vectors.
-        step: is told what is computed next.
-        queries: labelled queries that calibrate; None: the gallery's rows, each among the others.
+        step: called with the name of the next computation.
+        queries: labelled calibration queries; None: the gallery's rows, each asked among the others.
 
     Raises:
-        CertificateError: rows without a class, or one class.
+        CertificateError: rows have no class, or there is one class only.
     """
     step("asking each vector among the others" if queries is None else "asking the calibration queries")
     calibration = () if queries is None else (None, queries.rows, queries.labels)
@@ -90,7 +90,7 @@ def write_page(
     contents = Contents(gallery, answers, _stated(answers), certificates, strangers)
     sections: list[Callable[[Contents], Any]] = [_lead, _certified, _scores, _probability]
     if not gallery.elsewhere:
-        sections += [_retrieval, _of_strangers, _labels]  # these need vectors
+        sections += [_retrieval, _of_strangers, _labels]  # these parts need vectors
     shown: dict[str, Any] = dict.fromkeys(("retrieval", "of_strangers", "labels"))
     for section in sections:
         name = section.__name__.strip("_")
@@ -102,13 +102,13 @@ def write_page(
 
 
 def is_ours(path: Path) -> bool:
-    """Return whether a file is a page of `write_page`."""
+    """Say whether a file is a page of `write_page`."""
     with path.open("rb") as file:
         return GENERATOR.encode() in file.read(400)
 
 
 def _certificates(certified: Callable[[float], Certificate]) -> list[Certificate]:
-    """Return what can be certified, risk by risk; nothing is stored with the gallery."""
+    """Return the certificates that can be made, risk by risk; they are not stored with the gallery."""
     made = []
     for risk in RISKS:
         with contextlib.suppress(TooFewError):
@@ -153,7 +153,7 @@ def _lead(contents: Contents) -> dict[str, Any]:
 
 
 def _retrieval(contents: Contents) -> list[list[Any]]:
-    """Measure retrieval of the gallery's rows, each asked among the others; of many some ask, and MAP@R is not told."""
+    """Measure retrieval of the gallery's rows, each asked among the others; of many rows a sample, without MAP@R."""
     gallery, spaces = contents.gallery, dict[str, Answers]()
     with contextlib.suppress(CertificateError):  # each row is alone in its class
         spaces["as they are"] = gallery.left_out
@@ -168,7 +168,7 @@ def _retrieval(contents: Contents) -> list[list[Any]]:
 
 
 def _whitened(mean: np.ndarray) -> np.ndarray:
-    """Return unit rows (N, M) with equal variance in all directions, but for a tenth of the mean."""
+    """Return unit rows (N, M) with equal variance in all directions, regularised by a tenth of the mean variance."""
     some = np.asarray(mean[np.sort(np.random.default_rng(0).permutation(len(mean))[:ASKED])])
     centre = some.mean(axis=0)
     values, vectors = np.linalg.eigh((some - centre).T @ (some - centre) / len(some))
@@ -197,7 +197,7 @@ def _certified(contents: Contents) -> dict[str, Any]:
 
 
 def _stated(answers: Answers) -> np.ndarray | None:
-    """Return P(right) of each answer by a map that saw other classes; None where that cannot be fitted."""
+    """Return P(right) of each answer, by a map fitted to other classes; None if that cannot be fitted."""
     with contextlib.suppress(ValueError):
         return np.asarray(cross_fitted(answers.free, answers.right, answers.label))
     return None

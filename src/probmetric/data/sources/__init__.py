@@ -1,4 +1,4 @@
-"""Dataset sources, found by name: one file per dataset, or per family of datasets that share their code.
+"""Find dataset sources by name: one file per dataset, or per family of datasets that share their code.
 
 `from probmetric.data.sources import RawFile, RawFiles, Source, Table, register` is what a source needs.
 """

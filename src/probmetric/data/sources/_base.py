@@ -1,4 +1,4 @@
-"""What a dataset source is: it lists images, labels and splits, and knows how to get an image's pixels."""
+"""Define a dataset source: it lists images, labels and splits, and can read an image's pixels."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Table:
 
     Attributes:
         columns: name -> array (N,). Required: path, label (0-based and contiguous over all classes),
-            class_name, split (train, val or test); anything else becomes an extra manifest column.
-        image: row -> pixels (H, W, C) uint8, or a `Stored` image; with a method `part` it is worth several processes.
+            class_name, split (train, val or test); any other becomes an extra manifest column.
+        image: row -> pixels (H, W, C) uint8, or a `Stored` image; with a method `part`, several processes read.
         protocol: `open_set` (splits disjoint in class) or `closed_set` (splits disjoint in image).
         description: where the images come from, for summary.json.
         notes: decisions taken while reading (images left out and why), listed in summary.json.
         facts: further entries of summary.json.
-        pairs: rows of two test images and whether they show the same, to be told apart in evaluation.
-        on_error: what is done with images that cannot be read: `raise` an error that names them all, or `skip` them.
+        pairs: rows of two test images and whether they show the same, for verification in evaluation.
+        on_error: for images that cannot be read: `raise` an error that names them all, or `skip` them.
     """
 
     columns: dict[str, np.ndarray]
@@ -52,14 +52,14 @@ class Source(ABC):
     Attributes:
         files: the archives or files it is published as; empty if it needs none.
         folders: relative paths one of which identifies an extracted copy.
-        homes: where file names are shared with another dataset, the subfolders of `data/raw` that are searched.
+        homes: if another dataset has files of the same names, the subfolders of `data/raw` that are searched.
         where: where people usually get it.
-        needs_raw: whether it reads whatever folder a dataset names as `raw`.
+        needs_raw: whether it reads the place that a dataset names as `raw`.
         counts: published numbers: `images`, `classes`, `training` (with validation) and `test` images,
             `training_classes`, `test_classes`.
         closed_set: whether every class is in every split; a mapping if that depends on options.
-        view: `name` and options of the view of its images, see `data.views`; empty leaves that to their sizes.
-        views: the same for the recipes of single papers (`training.augment`), where they differ.
+        view: `name` and options of the view of its images, see `data.views`; if empty, the image sizes decide.
+        views: views for the recipes of single papers (`training.augment`), where they differ from `view`.
     """
 
     files: ClassVar[tuple[RawFile, ...]] = ()
@@ -74,7 +74,7 @@ class Source(ABC):
 
     @classmethod
     def alternatives(cls) -> list[list[str]]:
-        """Return sets of raw files one of which is needed, none for embedded datasets; either will do of `a|b`."""
+        """Return sets of raw files, of which one set is needed; none for embedded datasets. `a|b` means a or b."""
         if not cls.files:
             return []
         first = "|".join([cls.files[0].name, *cls.folders])
@@ -87,24 +87,24 @@ class Source(ABC):
 
         Args:
             files: access to what the user supplied.
-            seed: seed of the validation split and of anything generated.
+            seed: seed of the validation split and of generated images.
         """
 
     def raw_files(self, files: RawFiles) -> tuple[Path, Sequence[str]]:
-        """Return the folder of the user's own files it reads, and their paths below it: a change has it prepared again.
+        """Return the folder of the user's own files and their paths below it; a change starts preparation again.
 
-        None for published archives, which have digests of their own (`data.raw`), and for what is generated.
+        None for published archives, which have digests of their own (`data.raw`), and for generated images.
         """
         return Path(), ()
 
 
 def options(**values: Any) -> dict[str, Any]:
-    """Return class constants by name: of a view, of views, of published numbers."""
+    """Return keyword arguments as a dict: the options of a view, views by name, or published numbers."""
     return values
 
 
 def _plain_too(name: str) -> str:
-    """Return `a|b` for a gzipped file, which is as good unpacked."""
+    """Return `a|b` for a gzipped file, which may also be there unpacked."""
     return f"{name}|{name.removesuffix('.gz')}" if name.endswith(".gz") else name
 
 

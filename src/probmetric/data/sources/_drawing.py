@@ -1,4 +1,4 @@
-"""Images of characters: seeded distortions of a glyph, each with a strength that is kept.
+"""Draw images of characters: seeded distortions of a glyph, whose strengths are stored in the manifest.
 
 Every image draws a severity u ~ U(0, 1) and four shares v ~ U(0, 1)^4; its strengths are s = u v, in [0, 1]:
 
@@ -9,7 +9,7 @@ Every image draws a severity u ~ U(0, 1) and four shares v ~ U(0, 1)^4; its stre
     occlusion  a rectangle of uniform grey covering 30 % * s of the image
 
 `distortion` = root mean square of the four strengths: 0 is a clean glyph, 1 the worst case. Pose (shift, size) and
-contrast vary in every image, independently of the severity, and do not count.
+contrast vary in every image, independently of the severity, and are no part of `distortion`.
 
 Everything is computed in float64 from uniform draws of one generator per image and rounded to 8 bits at the end.
 """
@@ -61,7 +61,7 @@ def _symmetric(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Draw standard normal numbers by Box-Muller, so that it depends on the uniform stream alone."""
+    """Draw standard normal numbers by Box-Muller, so that they depend on the uniform numbers alone."""
     radius = np.sqrt(-2.0 * np.log1p(-rng.random(shape)))
     return radius * np.cos(2.0 * np.pi * rng.random(shape))
 
@@ -127,9 +127,9 @@ def draw_images(
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Draw `per_class` images of every character.
 
-    The faces of a character take turns, starting at a random one, so every face appears equally often (to within
-    one). Every image has its own generator, seeded by (seed, code point, number): adding a character or images
-    changes no other image.
+    The faces of a character take turns, starting at a random one, so the faces appear equally often (to within one).
+    Every image has its own generator, seeded by (seed, code point, number), so an added character or image changes no
+    other image.
 
     Args:
         glyphs: (face, character) -> ink.

@@ -1,12 +1,12 @@
-"""Font faces that ship inside matplotlib, and which characters look alike in them.
+"""Render characters in the font faces of matplotlib, and find characters that look alike in them.
 
 Glyphs are rasterised unhinted with matplotlib's FreeType at 64 px, cropped to their ink and scaled so that the
-longer side fits a square: position and size carry no information, the aspect ratio does.
+longer side fits a square. Position and size carry no information then; the aspect ratio still does.
 
 Two characters are *alike in a face* if at most 3 % of the ink of either lies further than 1.5/24 of the square's
 side from the other's ink (a partial Hausdorff distance), and *alike* if that holds in at least a quarter of the
-faces that have both. Latin A, Greek Alpha and Cyrillic A are alike, and so are o and O, s and S, v and V: of every
-group only the first code point is kept.
+faces that have both. For example, Latin A, Greek Alpha and Cyrillic A are alike, also o and O, s and S, v and V. Only
+the first code point of every group is kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Datasets that are image files in folders: reading them, carving validation classes, the papers' named splits.
+"""Read datasets that are image files in folders, choose validation classes, and make the papers' named splits.
 
 Protocols of the open-set datasets with C1 training and C2 test classes:
 
@@ -15,7 +15,7 @@ Views: `standard` crops 8-100 % of the area to 224 and flips, and evaluates 256 
 with colour jitter on birds and cars and square resizing on cars and products; `lam` is standard at 227 pixels (the
 code; the text says 224), street scenes resized to 224 x 224 without crop or flip.
 
-Annotations are not postponed here: a source inherits options of other modules with their ranges.
+No `from __future__ import annotations` here: sources in other modules inherit these options with their ranges.
 """
 
 import itertools
@@ -55,8 +55,8 @@ class ImageFiles:
         mode: RGB or L.
         shorter_side: reduce the shorter side to this; 0 keeps the size.
         store: `pixels`, or `files`: JPEG files as they are (decoded when read; `shorter_side` is not applied).
-            What is not a plain upright RGB JPEG is stored as pixels re-encoded without loss (PNG).
-        marked: also say what each looks like, so that those that look the same are found (`data.near`).
+            Any other file than a plain upright RGB JPEG is stored as a lossless PNG of its pixels.
+        marked: also compute each image's mark, so that images that look the same are found (`data.near`).
     """
 
     root: Path
@@ -68,14 +68,14 @@ class ImageFiles:
 
     def __call__(self, row: int) -> Stored:
         """Read image `row`."""
-        path = f"{self.root}/{text(self.paths[row])}"  # a Path each costs as much as hashing the file
+        path = f"{self.root}/{text(self.paths[row])}"  # making a Path takes as long as hashing the file
         if self.store == "files":
             return self._as_file(content(path), path)
         pixels, remarks = decode_file(path, mode=self.mode, shorter_side=self.shorter_side or None)
         return Stored(pixels, _shape(pixels), remarks, mark_of(pixels) if self.marked else b"")
 
     def damage(self, most: int) -> list[str]:
-        """Return what is wrong with images whose first or last bytes show it, of `most` evenly spread ones."""
+        """Check the first and last bytes of `most` evenly spread images; return what is wrong with the damaged ones."""
         looked_at = self.paths[:: -(-len(self.paths) // most)]
         return [problem for path in looked_at if (problem := damage(self.root / text(path)))]
 
@@ -101,10 +101,10 @@ class Photographs(Source):
     """A published dataset of photographs.
 
     Attributes:
-        title: what summary.json calls it.
+        title: its name in summary.json.
         shorter_side: see `ImageFiles`.
         store: see `ImageFiles`.
-        subset: work with what is there, which may be less than what was published.
+        subset: accept fewer images than were published.
     """
 
     title: ClassVar[str]
@@ -126,9 +126,9 @@ class Photographs(Source):
         Args:
             files: the raw files, for messages and notes.
             root: folder of the images.
-            columns: `file` below `root`, label, class_name and any others (N,); `path`, where that is not the file.
+            columns: `file` below `root`, label, class_name and any others (N,); `path`, where it differs from `file`.
                 Labels need not be contiguous.
-            splits: labels of `train`, `val` and `test`, later ones count.
+            splits: labels of `train`, `val` and `test`; a label in several of them goes to the last.
 
         Raises:
             DataError: the numbers of images and classes are not the published ones.
@@ -161,7 +161,7 @@ class ZeroShot(Photographs):
     fold: Annotated[Fold, When(protocol="mlrc")] = 0
 
     def splits(self, train: np.ndarray, test: np.ndarray, seed: int) -> dict[str, np.ndarray]:
-        """Return the labels of each split, for classes to train on, in order (C1,), and to test on (C2,)."""
+        """Return the labels of each split, given the ordered training classes (C1,) and the test classes (C2,)."""
         return {"train": train, "val": validation_classes(train, self.protocol, self.fold, seed), "test": test}
 
 
@@ -214,7 +214,7 @@ def names_in(folder: Path) -> set[str]:
     """Return the files of a folder, none if there is no such folder."""
     try:
         with os.scandir(folder) as entries:
-            # of a link in a circle `is_file` of an entry raises an error, that of a path does not
+            # for links in a circle `is_file` of an entry raises an error, `is_file` of a path does not
             return {e.name for e in entries if e.is_file(follow_symlinks=False) or os.path.isfile(e.path)}  # noqa: PTH113
     except OSError:
         return set()

@@ -1,9 +1,9 @@
-"""Listings and tables that strangers wrote: read as they are meant, or refused with file and line.
+"""Read listings and tables that other people wrote, and refuse wrong ones with file and line.
 
 Accepted: UTF-8 and, with a byte-order mark, UTF-16; Windows line ends, blank lines. Refused: other bytes, an empty
 listing, a line with too few columns, numbers that are not plain ASCII digits or out of range, paths that leave the
-dataset's folder, an entry listed twice. Every source reads its text through here, and `check_table` looks at what comes
-out of every source.
+dataset's folder, an entry listed twice. Every source reads its text with these functions, and `check_table` checks the
+table of every source.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Row:
     cells: list[str]
 
     def bad(self, what: str) -> DataError:
-        """Make the error that this line is wrong: file, line, what, and the fix."""
+        """Make the error that this line is wrong; it names file, line, problem and fix."""
         return bad_line(self.path, self.number, what)
 
     def whole(self, column: int, low: int = 0, high: int = 2**62) -> int:
@@ -72,12 +72,12 @@ def stays_inside(path: str) -> bool:
 def rows(
     path: Path, columns: int, *, separator: str | None = None, header: Sequence[str] = (), announced: bool = False
 ) -> list[Row]:
-    """Return the lines of a listing that are not blank, each of so many columns, at least one.
+    """Return the lines of a listing that are not blank (at least one), each cut into its columns.
 
     Args:
         path: the file.
         columns: how many columns a line has, 0 where that differs; without a separator the last one may hold spaces.
-        separator: what stands between columns; None: white space.
+        separator: text between columns; None: white space.
         header: names the first line must hold.
         announced: the first line holds one number, which is the first row returned.
     """
@@ -120,7 +120,7 @@ def _content(path: Path) -> bytes:
 
 
 def once(listed: Sequence[Row], column: int) -> None:
-    """Raise `DataError` at the second of two rows with one cell in `column`."""
+    """Raise `DataError` at a row whose cell in `column` occurred in an earlier row."""
     seen: dict[str, int] = {}
     for row in listed:
         earlier = seen.setdefault(row.cells[column], row.number)
@@ -129,7 +129,7 @@ def once(listed: Sequence[Row], column: int) -> None:
 
 
 def csv_lines(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """Yield number and cells of every line of a CSV file, the blank ones too; the number is that of its last line."""
+    """Yield number and cells of every row of a CSV file, also blank ones; the number is that of its last line."""
     number = 0
     check_readable(path)
     try:
@@ -139,7 +139,7 @@ def csv_lines(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]
                 number = lines.line_num
                 yield number, cells
     except UnicodeDecodeError:
-        list(_lines(path))  # names the line
+        list(_lines(path))  # the error names the line
         raise
     except csv.Error as error:
         raise bad_line(path, number + 1, f"no readable CSV from here on ({error})") from error
@@ -153,14 +153,14 @@ def csv_columns(
     delimiter: str = ",",
     pack: Callable[[list[str]], np.ndarray] = strings,
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the number of every line of a CSV file that is not blank (N,), and its cells by column (N,).
+    """Return the line numbers (N,) of the rows of a CSV file that are not blank, and their cells by column (N,).
 
     Args:
         path: the file.
         needed: names of columns; without any, all of them are returned.
         optional: columns that are returned where the file has them.
-        delimiter: what stands between cells; "": what its head has most of.
-        pack: makes an array of cells, some thousand at a time: a `str` each takes the most memory.
+        delimiter: the character between cells; "": the candidate that the header line has most often.
+        pack: makes an array of cells, some thousand at a time, because one `str` per cell takes the most memory.
     """
     lines = ((number, cells) for number, cells in csv_lines(path, delimiter) if cells)
     head = next(lines, (1, []))[1]
@@ -196,7 +196,7 @@ def mat_variable(path: Path, name: str) -> Any:
 def numbers(path: Path, lines: np.ndarray, cells: np.ndarray, kind: type, low: float, high: float) -> np.ndarray:
     """Return cells (N,) of a column, text in ASCII bytes, as numbers (N,) of `kind` from `low` to `high`.
 
-    `lines` (N,) are the numbers of their lines.
+    `lines` (N,) holds the line number of each cell.
     """
     try:
         values: np.ndarray = cells.astype(kind)
@@ -210,7 +210,7 @@ def numbers(path: Path, lines: np.ndarray, cells: np.ndarray, kind: type, low: f
 
 
 def _number(cell: bytes, kind: type) -> float:
-    """Return a cell as a number of `kind`, NaN where it is none."""
+    """Return a cell as a number of `kind`; NaN if it is not a number."""
     try:
         return float(np.array([cell]).astype(kind)[0])
     except (ValueError, OverflowError):
@@ -241,10 +241,10 @@ def check_labels(where: str, images: np.ndarray, labels: np.ndarray, names: Sequ
 
 
 def check_table(name: str, table: Table) -> None:
-    """Raise `DataError` unless what a source listed is a dataset.
+    """Raise `DataError` unless the table of a source is a valid dataset.
 
-    At least one image; no path twice; labels contiguous from 0, one class name each and no name twice; known splits;
-    text that can be written; pairs to be told apart among the test images.
+    It needs at least one image; no path twice; labels contiguous from 0, each with one class name, no name twice; known
+    splits; text that can be written; pairs of test images only.
     """
     columns = table.columns
     sizes = {column: len(values) for column, values in columns.items()}

@@ -1,19 +1,18 @@
-"""What the sources of the user's own data share: how images are split, which are left out, which belong together.
+"""Split the user's own data: which images train, validate and test, which are left out, which stay together.
 
     by_class   some classes train, others validate and test: retrieval of things never seen
     by_image   images of every class in every split: classification
-    by_group   as by_image, but the images of a group (the shots of one product) stay together; a class of one group
-               trains
+    by_group   as by_image, but the images of a group (the shots of one product) stay together; a class with a single
+               group is in training only
 
-`class_order` splits by class without a draw: the last classes in that order test. `split_seed` draws the splits anew,
-so that studies can cross class splits with seeds.
+With `class_order` the last classes in that order test. Each `split_seed` draws other splits.
 
-Where the data name their splits, these are kept as they are, and `split` says what kind they must be. Images of the
-splits `query` and `gallery` are test images; the column `role` keeps which, and evaluation asks the queries in the
-gallery. Gallery images of a query's class and group (Market-1501: the same camera) are neither right nor wrong for it,
-those of the class `-1` (junk) are left out. Without other images nothing is trained.
+If the data name their splits, these are kept, and `split` says of which kind they must be. Images of the splits `query`
+and `gallery` are test images; the column `role` keeps the name, and evaluation searches the gallery for the queries.
+A gallery image of a query's own class and group (Market-1501: the same camera) counts neither as right nor as wrong for
+that query. Gallery images of the class `-1` (junk) are left out. Without other images there is no training.
 
-Annotations are not postponed here: a source inherits options of other modules with their ranges.
+No `from __future__ import annotations` here: sources in other modules inherit these options with their ranges.
 """
 
 import re
@@ -43,26 +42,26 @@ JUNK = "-1"
 SPLIT_NAMES = SPLIT_WORDS | dict.fromkeys(QUERY_SPLITS, "query") | dict.fromkeys(GALLERY_SPLITS, "gallery")
 SEARCHED = "images of the splits query and gallery are test images: queries are asked in the gallery"
 SAME_GROUP = "gallery images of a query's class and group are neither right nor wrong for it"
-LEAST_ASKED = 50  # images: each is two points of recall@1
+LEAST_ASKED = 50  # images; with fewer, one image is more than two percentage points of recall@1
 _PURPOSE = {"val": "choosing epochs and settings", "test": "comparing methods"}
 
 
 class SplitError(DataError):
-    """The splits that data name are of another kind than the option `split` says, or others are asked for, too."""
+    """The splits named by the data are not of the kind of the option `split`, or options ask for other splits too."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnData(Source):
-    """Data of the user's own, shared out among the splits.
+    """Data of the user's own, divided into splits.
 
     Attributes:
         split: see the module docstring.
         test_fraction: share of the classes, images or groups to test on.
         val_fraction: share of the others to validate on.
         min_images: classes with fewer are left out.
-        split_seed: another draw of the splits for every number.
-        class_order: for `by_class`, "name", or a text file, seen from the data, that lists the classes: one a line,
-            alone or after a number.
+        split_seed: seed of the splits.
+        class_order: for `by_class`, "name", or a text file (path relative to the data) that lists the classes: one a
+            line, alone or after a number.
     """
 
     needs_raw: ClassVar[bool] = True
@@ -85,9 +84,9 @@ class OwnData(Source):
         """Return manifest columns of the images that stay.
 
         Args:
-            listed: path and class_name of the images (N,) and, where they are named, split and group; any others.
-            where: what they were listed in, for messages.
-            notes: where to note what is left out.
+            listed: path and class_name of the images (N,); split and group, where the data name them; any others.
+            where: the file or folder that lists them, for messages.
+            notes: receives notes about images that are left out.
             seed: seed of the splits.
 
         Raises:
@@ -132,7 +131,7 @@ class OwnData(Source):
         """Return the mask (C,) of the classes to test on: the last ones in `class_order`.
 
         Raises:
-            DataError: its file lacks one of them.
+            DataError: the file of `class_order` lacks one of the classes.
         """
         order = classes.tolist()
         if self.class_order != "name":
@@ -147,7 +146,7 @@ class OwnData(Source):
         return [] if self.class_order in ("", "name") else [self.class_order]
 
     def _check_enough(self, labels: np.ndarray, splits: np.ndarray, where: Path, notes: list[str]) -> None:
-        """Raise `DataError` unless there are images of two classes to train on, and some to validate on."""
+        """Raise `DataError` unless there are images of two classes for training, and some for validation."""
         count = len(np.unique(labels))
         if len(np.unique(labels[splits == "train"])) < 2:
             needed = ": too few to train on. Add classes."
@@ -169,7 +168,7 @@ class OwnData(Source):
     def _large_enough(self, listed: Columns, where: Path, notes: list[str]) -> np.ndarray:
         """Return the mask (N,) of images of classes with `min_images` images, or with images that have a role.
 
-        The others are noted.
+        A note names the others.
         """
         names = listed["class_name"].astype(str)
         classes, which, counts = np.unique(names, return_inverse=True, return_counts=True)
@@ -183,7 +182,7 @@ class OwnData(Source):
         return np.asarray(counts[which] >= self.min_images)
 
     def _check_splits(self, classes: np.ndarray, labels: np.ndarray, splits: np.ndarray, where: Path) -> None:
-        """Raise `DataError` unless the splits the data name are such as the option says."""
+        """Raise `DataError` unless the splits that the data name are of the kind of the option `split`."""
         unknown = sorted({str(name) for name in splits} - set(SPLITS))
         if unknown:
             raise DataError(f"{where}: split {unknown[0]!r}; allowed: {', '.join((*SPLITS, *ROLES))}.")
@@ -224,8 +223,8 @@ class OwnImages(OwnData):
     Attributes:
         shorter_side: see `ImageFiles`.
         store: see `ImageFiles`.
-        on_error: what is done with images that cannot be read, see `Table`.
-        near_duplicates: whether images that look the same stay in one split only, where pixels are stored.
+        on_error: whether images that cannot be read `raise` an error or are skipped, see `Table`.
+        near_duplicates: whether images that look the same stay in one split only; needs `store: pixels`.
     """
 
     view = options(name="photos")
@@ -236,7 +235,7 @@ class OwnImages(OwnData):
     near_duplicates: bool = True
 
     def table(self, root: Path, columns: Columns, description: str) -> Table:
-        """Return the table of images with the manifest `columns` (N,), whose paths are below `root`."""
+        """Return the table of the images below `root`, with the manifest `columns` (N,)."""
         marked = self.near_duplicates and self.store == "pixels"
         image = ImageFiles(root, columns["path"], "RGB", self.shorter_side, self.store, marked)
         return Table(columns, image, self.protocol, description, on_error=self.on_error)
@@ -244,7 +243,7 @@ class OwnImages(OwnData):
 
 @dataclass(frozen=True, kw_only=True)
 class InColumns(OwnData):
-    """Data whose classes, splits and groups stand in columns with these names."""
+    """Data whose classes, splits and groups are in columns with these names."""
 
     naming_groups: ClassVar[str] = "fill the column that the option group_column names"
 
@@ -255,12 +254,12 @@ class InColumns(OwnData):
 
     @property
     def names(self) -> dict[str, str]:
-        """Name of the column that holds each of path, label, split and group."""
+        """Names of the columns of path, label, split and group."""
         return {role: getattr(self, f"{role}_column") for role in ("path", "label", "split", "group")}
 
 
 def parted_groups(columns: Columns) -> list[str]:
-    """Return the named groups whose images are in several splits; no column `group` names none."""
+    """Return the named groups whose images are in several splits; empty without a column `group`."""
     if "group" not in columns:
         return []
     pairs = set(zip(columns["group"].astype(str).tolist(), columns["split"].astype(str).tolist(), strict=True))
@@ -289,7 +288,7 @@ def _listed_classes(file: Path, classes: set[str]) -> list[str]:
 
 
 def _with_roles(listed: Columns, where: Path, notes: list[str]) -> Columns:
-    """Return columns (N,) in which queries and gallery are test images with a role; junk of the gallery is left out.
+    """Return columns (N,) in which queries and gallery are test images with a role, without the gallery's junk.
 
     Raises:
         DataError: queries without a gallery, a gallery without queries, or other test images beside them.
@@ -315,13 +314,13 @@ def _with_roles(listed: Columns, where: Path, notes: list[str]) -> Columns:
 
 
 def _with_a_role(listed: Columns) -> np.ndarray:
-    """Return the mask (N,) of images that ask or are searched; another column may be called `role`, too."""
+    """Return the mask (N,) of the images that are queries or gallery; the data may have another column `role`."""
     none = np.full(len(listed["class_name"]), "")
     return np.isin(listed.get("role", none).astype(str), (*ROLES, "database"))
 
 
 def _groups_held_out(groups: np.ndarray, labels: np.ndarray, fraction: float, rng: np.random.Generator) -> np.ndarray:
-    """Return the mask (N,) of whole `groups` (N,), drawn class by class; a group is of the class of its first image.
+    """Return the mask (N,) of whole `groups` (N,), drawn class by class; a group has the class of its first image.
 
     An image whose group is "" is a group of its own.
     """
@@ -331,13 +330,13 @@ def _groups_held_out(groups: np.ndarray, labels: np.ndarray, fraction: float, rn
     alone = np.bincount(owner, minlength=labels.max() + 1)[owner] < 2
     held = np.zeros(len(first), dtype=bool)
     held[~alone] = hold_out_images(owner[~alone], fraction, rng)
-    # of no class everything goes: groups of several classes can do that
+    # no class may lose all its images, which groups of several classes could cause
     gone = held[which] & ~np.isin(labels, np.unique(labels[~held[which]]))
     return held[which] & ~np.isin(which, which[gone])
 
 
 def _too_small(labels: np.ndarray, splits: np.ndarray, role: np.ndarray | None = None) -> list[str]:
-    """Return notes about splits in which few images have another one of their class; labels, splits and role (N,)."""
+    """Return notes about splits in which few images have another of their class; labels, splits and role are (N,)."""
     notes = []
     for split, purpose in _PURPOSE.items() if np.any(splits != "test") else (("test", _PURPOSE["test"]),):
         asking = searched = labels[splits == split]

@@ -2,10 +2,10 @@
 
 Their files are the user's; nothing is downloaded.
 
-Splits: the published test set tests; 15 % of the training images, stratified, validate. With `protocol: vmf` they are
-the ones scikit-learn's stratified split draws with random_state 1234, as in the released code of the vMF paper.
+Splits: the published test set tests; 15 % of the training images, stratified, validate. With `protocol: vmf`
+scikit-learn's stratified split draws these 15 % with random_state 1234, as in the released code of the vMF paper.
 
-Annotations are not postponed here: a source inherits options of other modules with their ranges.
+No `from __future__ import annotations` here: sources in other modules inherit these options with their ranges.
 """
 
 from abc import abstractmethod
@@ -25,7 +25,7 @@ from probmetric.registry import Flag
 FixedProtocol = Literal["standard", "vmf"]
 Part = tuple[np.ndarray, np.ndarray]
 VAL_FRACTION = 0.15
-# of the Laplacian metric learner, which has statistics of ImageNet
+# view of the Laplacian metric learner, which normalises by ImageNet's statistics
 IMAGENET_VIEW: dict[str, Any] = {"name": "small", "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 ANEW = "it is damaged or truncated, get it again"
 
@@ -35,10 +35,10 @@ class SmallImages(Source):
     """A data set with a published training and test part.
 
     Attributes:
-        title: what summary.json calls it.
+        title: its name in summary.json.
         classes: names of the classes.
         protocol: how validation images are drawn.
-        subset: work with what is there, which may be less than what was published.
+        subset: accept fewer images than were published.
     """
 
     title: ClassVar[str]
@@ -56,7 +56,7 @@ class SmallImages(Source):
         """List the images of both parts.
 
         Raises:
-            DataError: labels that are no class, or counts other than the published ones.
+            DataError: a label is not a class, or the counts differ from the published ones.
         """
         (train, train_labels), (test, test_labels), names = self.parts(files)
         check_labels(f"{files.name}, training images", train, train_labels, names)

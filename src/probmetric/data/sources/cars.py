@@ -6,10 +6,10 @@ The original site is gone; three layouts are in circulation and lead to the same
     devkit/cars_meta.mat, devkit/cars_train_annos.mat, cars_test_annos_withlabels.mat + cars_train/, cars_test/
     images/<class name>/*.jpg                      (also split into train/ and test/ folders)
 
-To make them agree, classes are ordered by their name (upper case first, every run of other characters than letters
-and digits read as one space), as the readers of the papers' code do, and the images of a class by the SHA-256 of their
-file, since the three layouts number files differently. Names sort differently from the official class numbers only
-within a make; that both halves hold the same classes is checked where the official numbers are known.
+To make them agree, classes are ordered by name (upper case first; every run of characters other than letters and digits
+is read as one space), as in the papers' code. The images of a class are ordered by the SHA-256 of their file, since the
+three layouts number files differently. The order by name differs from the official class numbers only within a make.
+Where the official numbers are known, it is checked that both orders give the same halves.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def class_key(name: str) -> str:
 
 
 def _distinct(root: Path, listing: _Listing) -> list[str]:
-    """Return class keys in order; two names of classes must not have one key."""
+    """Return class keys in order; an error if two class names have the same key."""
     name_of: dict[str, str] = {}
     for _, name, _ in listing:
         other = name_of.setdefault(class_key(name), name)
@@ -140,7 +140,7 @@ def _from_folders(files: RawFiles) -> tuple[Path, _Listing]:
 
 
 def _annotated(path: Path, names: Path, field: str) -> _Listing:
-    """Return file, as `field` names it, class name and class number of every annotation in `path`."""
+    """Return file (from the field `field`), class name and class number of every annotation in `path`."""
     classes = [str(name) for name in np.atleast_1d(mat_variable(names, "class_names"))]
     listed = np.atleast_1d(mat_variable(path, "annotations"))
     lacking = {field, "class"} - set(listed.dtype.names or ())
@@ -160,7 +160,7 @@ def _annotated(path: Path, names: Path, field: str) -> _Listing:
 
 
 def _check_halves(label: np.ndarray, number: np.ndarray, half: int) -> None:
-    """Raise `DataError` unless official class numbers, where there are any, have the same classes in the first half."""
+    """Raise `DataError` unless the official class numbers, where known, give the same first half of the classes."""
     label, number = label[number > 0], number[number > 0]
     place = np.unique(number, return_inverse=True)[1]
     wrong = np.flatnonzero((place < half) != (label < half))

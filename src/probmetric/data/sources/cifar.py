@@ -1,8 +1,7 @@
 """CIFAR-10 and CIFAR-100: 60,000 colour images, 32x32; 50,000 train (15 % of them validate), 10,000 test.
 
 Read from `cifar-10-python.tar.gz` or its folder `cifar-10-batches-py/`, and from `cifar-100-python.tar.gz` or
-`cifar-100-python/`. Their pickles are read by a restricted unpickler: only NumPy arrays and plain containers may be in
-them.
+`cifar-100-python/`. A restricted unpickler reads their pickles and accepts only NumPy arrays and plain containers.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ _SAFE = {
 
 
 def safe_pickle(path: Path) -> Any:
-    """Return what a pickle holds, if that is nothing but NumPy arrays and plain containers.
+    """Return the content of a pickle that holds only NumPy arrays and plain containers.
 
     Raises:
-        DataError: it holds anything else, or is damaged.
+        DataError: the pickle holds anything else, or is damaged.
     """
     with refusing(f"{path} cannot be read", ANEW), path.open("rb") as file:
         return _ArraysOnly(file, encoding="latin1").load()

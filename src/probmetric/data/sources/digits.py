@@ -48,7 +48,7 @@ class Digits(Source):
 class DigitsOpen(Source):
     """scikit-learn's digits, open-set: digits 0-4 train and validate, 5-9 test.
 
-    Two of the five training digits validate: 15 % would be one class, among whose images every retrieval is right.
+    Two of the five training digits validate: 15 % would be a single class, in which every retrieval is right.
     """
 
     view = options(name="small", shift=2, rotation=10.0, scale=0.1)

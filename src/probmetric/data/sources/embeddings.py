@@ -1,14 +1,14 @@
-"""Vectors of a frozen model, without images: heads, losses and uncertainties are trained on top of them.
+"""Vectors of a frozen model, without images, on which you train heads, losses and uncertainties.
 
     data.on_request: {shop: {source: embeddings, raw: vectors.parquet}}
     methods: {pfe: {backbone: vectors, loss: arcface, uncertainty: pfe}}
 
     .parquet      a column `vector` of lists, and label, split, group, path and any others as in `table`
     .npz          arrays `vector` (N, M) and label, ... (N,)
-    .npy          vectors (N, M); the other columns stand in the CSV file of the same name
-    .safetensors  tensors `vector` (or `mean`) (N, M) and label, ...; one of our embeddings files will do
+    .npy          vectors (N, M); the other columns are in the CSV file of the same name
+    .safetensors  tensors `vector` (or `mean`) (N, M) and label, ...; also an embeddings file of this package
 
-The vectors lie in images.bin as float32, each padded with zeros to S x S x 3 bytes, which the view `vectors` reads.
+images.bin holds the vectors as float32, each padded with zeros to S x S x 3 bytes; the view `vectors` reads them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Embeddings(InColumns):
         """Read vectors and labels."""
         file = files.users_file(FILES)
         vectors, listed = self._read(file)
-        # where each row of the manifest, some of which are left out, lies among the vectors
+        # position among the vectors of each manifest row (some rows are left out)
         listed = {SOURCE_ROW: np.arange(len(vectors))} | listed
         columns = self.columns(listed, file, files.notes, seed)
         return Table(
@@ -55,13 +55,13 @@ class Embeddings(InColumns):
         )
 
     def raw_files(self, files: RawFiles) -> tuple[Path, list[str]]:
-        """Return the file, and the one beside it that says what its rows are."""
+        """Return the file of vectors, and the file beside it that describes its rows."""
         file = files.users_file(FILES)
         beside = [file.with_suffix(".csv").name] if file.suffix.lower() == ".npy" else []
         return file.parent, [file.name, *beside, *self.listings]
 
     def _read(self, file: Path) -> tuple[np.ndarray, Columns]:
-        """Return vectors (N, M) float32, finite, and what is said of each."""
+        """Return vectors (N, M) float32, finite, and the columns that describe them."""
         arrays = arrays_of(file)
         name = self.vector_column or next((name for name in VECTORS if name in arrays), "")
         if name not in arrays:
@@ -94,7 +94,7 @@ class _Padded:
     """Reader of row -> vector as S x S x 3 bytes."""
 
     def __init__(self, vectors: np.ndarray, rows: np.ndarray) -> None:
-        """Take vectors (N, M) little-endian float32, and which of them each row of the manifest is."""
+        """Take vectors (N, M) little-endian float32, and the position among them of each manifest row."""
         self._vectors, self._rows = vectors, rows
         self._side = math.ceil(math.sqrt(4 * vectors.shape[1] / 3))
 
@@ -107,10 +107,10 @@ class _Padded:
 
 
 def arrays_of(file: Path) -> dict[str, np.ndarray]:
-    """Return name -> array of everything in the file; nothing in it is executed.
+    """Return name -> array for all arrays in the file; no code in it is executed.
 
     Raises:
-        DataError: it is damaged, or holds Python objects.
+        DataError: the file is damaged, or holds Python objects.
     """
     kind = file.suffix.lower()
     if kind == ".parquet":
@@ -127,16 +127,16 @@ def arrays_of(file: Path) -> dict[str, np.ndarray]:
             loaded = np.load(opened, allow_pickle=False)
             if isinstance(loaded, np.lib.npyio.NpzFile):
                 return {name: loaded[name] for name in loaded.files}
-        except MemoryError as error:  # what it says of its size may be anything
+        except MemoryError as error:  # a damaged header may state any size
             raise ValueError(str(error)) from error
     return columns_beside(file) | {"vector": loaded}
 
 
 def columns_beside(file: Path) -> Columns:
-    """Return the columns of the CSV file beside vectors that have none.
+    """Return the columns of the CSV file beside a file that holds vectors only.
 
     Raises:
-        DataError: it is missing, or cannot be read.
+        DataError: the CSV file is missing, or cannot be read.
     """
     listing = file.with_suffix(".csv")
     if not listing.is_file():

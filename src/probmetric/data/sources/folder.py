@@ -7,12 +7,12 @@
                                                          of train/ validates
     photos/mug/blue mug/001.jpg                          with `group: folder`, the folder below the class is a group
 
-`split: by_class` trains on some classes and tests on others, for retrieval of things never seen; `by_image` has images
-of every class in every split, for classification; `by_group` does too, but keeps the images of a group together.
-Images may lie in further folders below their class. Classes with fewer than `min_images` images are left out.
+`split: by_class` trains on some classes and tests on others, for retrieval of things never seen. `by_image` has images
+of every class in every split, for classification. `by_group` is like `by_image`, but keeps the images of a group
+together. Images may lie in further folders below their class. Classes with fewer than `min_images` images are left out.
 
-`on_error: skip` leaves out images that cannot be read, and lists them; otherwise all of them are named and nothing is
-prepared. Images that look the same (`data.near`) stay in one split only, the latest; the others are listed.
+`on_error: skip` leaves out and lists images that cannot be read; otherwise preparation stops with an error that names
+them all. Images that look the same (`data.near`) stay in the last of their splits only; the others are listed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Folder(OwnImages):
         return read_image_folder(files.users_folder(), follow_links=self.follow_links)
 
     def _usable(self, folder: ImageFolder, notes: list[str]) -> list[FolderImage]:
-        """Return the images that lie in a class folder; to skip errors, also without names that are no UTF-8."""
+        """Return the images in class folders; with `on_error: skip`, without those whose names are not UTF-8."""
         images = [image for image in folder.images if image.class_name]
         loose = len(folder.images) - len(images)
         if not images:

@@ -2,8 +2,8 @@
 
 `glyphs` are Latin, Greek, Cyrillic, Armenian and Georgian letters without accents, every letter in all DejaVu and STIX
 faces that have it (8 to 21 faces); `glyphs_closed`, `symbols` and `other_scripts` go with them. All are distorted as
-`_drawing` says. Letters that look the same (across scripts, or upper and lower case once size is normalised) are one
-class, named by the first code point; see `_faces`.
+`_drawing` says. Letters that look the same (across scripts, or upper and lower case at equal size) are one class, named
+by the first code point; see `_faces`.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ SYMBOL_FACES, OTHER_FACES = 4, 2  # in which a character must be, at least
 class Glyphs(Source):
     """Letters of five scripts, zero-shot like CUB.
 
-    The classes are dealt alternately to the two halves within each script, so both halves hold every script: the first
-    half of the labels trains (15 % of those classes validate), the second half is the test set.
+    Within each script the classes go alternately to the two halves, so both halves hold every script. The first half
+    of the labels trains (15 % of those classes validate), the second half is the test set.
     """
 
     view = options(name="small", shift=3, rotation=10.0, scale=0.12)
@@ -71,8 +71,8 @@ class Glyphs(Source):
 class GlyphsClosed(Glyphs):
     """The letters of `glyphs`, closed-set: every class is in every split, no image in two.
 
-    Test is a stratified 30 % of the images, validation a stratified 15 % of the rest. Harder than `digits`, whose
-    validation recall@1 reaches 1.000 after a few epochs: 226 classes, and distortions that leave some unreadable.
+    Test is a stratified 30 % of the images, validation a stratified 15 % of the rest. This dataset is harder than
+    `digits` (validation recall@1 of 1.000 after a few epochs): it has 226 classes, and some letters become illegible.
     """
 
     closed_set = True
@@ -121,12 +121,12 @@ class Symbols(Source):
 @register("other_scripts")
 @dataclass(frozen=True, kw_only=True)
 class OtherScripts(Source):
-    """Letters of scripts that `glyphs` has not: to pretrain networks on before they are fine-tuned on letters.
+    """Letters of scripts that `glyphs` does not have: networks are pretrained on them, then fine-tuned on letters.
 
     Hebrew, Arabic, N'Ko, Lao, Tifinagh and Canadian syllabics in the DejaVu faces that have them, at least two each. A
     letter that looks like one of `glyphs` (or one left out there), like a symbol of `symbols` or like an earlier letter
-    is not used, so that no class is in anybody's training, validation, test or out-of-distribution images. Closed-set:
-    every class is in every split, no image in two.
+    is not used, so `glyphs` and `symbols` share no class with it. Closed-set: every class is in every split, no image
+    in two.
     """
 
     closed_set = True
@@ -186,7 +186,7 @@ def symbol_glyphs() -> tuple[list[str], _faces.Glyphs]:
 
 
 def _unlike(candidates: list[str], glyphs: _faces.Glyphs, *others: tuple[list[str], _faces.Glyphs]) -> list[str]:
-    """Return those `candidates` that look like none of `others` and like no earlier candidate."""
+    """Return the `candidates` that look like none of `others` and like no earlier candidate."""
     everything = [character for characters, _ in others for character in characters] + candidates
     for _, more in others:
         glyphs = more | glyphs

@@ -1,13 +1,13 @@
-"""Noisy letters whose P(class | image) is computed, not guessed; zero-shot as `glyphs`.
+"""Noisy letters whose P(class | image) is known exactly; zero-shot as `glyphs`.
 
-Latin, Greek and Cyrillic letters that look like no other, in twelve faces and nine shifts, 16x16 pixels of ink or
+Latin, Greek and Cyrillic letters of which no two look alike, in twelve faces and nine shifts, 16x16 pixels of ink or
 paper, with Gaussian noise of one of four strengths: see `probmetric.data.exact`. Training classes have ten times the
-images of the others: with few, networks learn the noise by heart. Extra columns say what can be known of an image, with
-the classes of its split as alternatives:
+images of the others, because networks memorise the noise of few images. Extra columns, in which the classes of the
+image's split are the alternatives:
 
     noise              standard deviation of the noise, in units of ink
     true_probability   P(its class | image)
-    bayes_probability  largest P(class | image); nobody is right more often than its mean
+    bayes_probability  largest P(class | image); its mean is the highest accuracy that any model can reach
     entropy            entropy of P(class | image), in nats
 """
 
@@ -89,7 +89,7 @@ class LettersExact(Source):
 
 
 def common_letters() -> list[str]:
-    """Return letters of the scripts that look like no other and that twelve text faces have, in code-point order."""
+    """Return letters of the scripts that twelve text faces have and of which no two look alike, in code-point order."""
     kept, glyphs, _ = distinct_letters()
     faces = {c: sum((face, c) in glyphs for face in _faces.TEXT_FACES) for c in kept}
     return [c for c in kept if faces[c] >= FACES and any(a <= ord(c) <= b for a, b in SCRIPTS)]

@@ -5,15 +5,14 @@ peopleDevTest.txt (1,711 people, 3,708 images). Expected in torchvision's layout
 `lfw_funneled/<Name>/<Name>_0001.jpg` and the two lists (first line: number of people; then `name<TAB>count`).
 
 `protocol: view2` is the benchmark itself: every image is a test image, and the 6,000 pairs of `pairs.txt` are verified
-in their ten folds; whatever is tested was trained elsewhere. The images lie in `lfw_funneled/`, or beside `pairs.txt`.
-People of one image are the strangers of identification (`ood/unanswerable/...`). With `training_folds: 5` the
-people of the first five folds train (15 % of them validate), and the pairs of the other five are verified: no person is
+in their ten folds. It tests a model trained on other data. The images lie in `lfw_funneled/`, or beside `pairs.txt`.
+People with a single image are the strangers of identification (`ood/unanswerable/...`). With `training_folds: 5` the
+people of the first five folds train (15 % of them validate), and the pairs of the other five are verified. No person is
 in two folds.
 
 The manifest's column `identity` holds the name. Where `pairsDevTest.txt` is there (500 pairs of one person, 500 of two)
 its pairs are verified in evaluation (`metrics.verification`). Training pairs are two random images of one person
-(`samplers`); the released code of the Laplacian metric learner pairs every image with the person's first
-image only.
+(`samplers`); the released code of the Laplacian metric learner pairs every image only with the person's first image.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Lfw(Photographs):
 
     @classmethod
     def alternatives(cls) -> list[list[str]]:
-        """Return what either protocol needs; view 2 finds the people's folders beside its pairs."""
+        """Return the files that the protocol needs; view 2 finds the people's folders beside its pairs."""
         return [*super().alternatives(), [cls.folds_file.name]]
 
     def read(self, files: RawFiles, *, seed: int) -> Table:
@@ -67,7 +66,7 @@ class Lfw(Photographs):
         return self._people_of_lists(files, seed)
 
     def _everybody(self, files: RawFiles, seed: int) -> Table:
-        """List every image, with the pairs in ten folds; all test but those of people in `training_folds`."""
+        """List every image, with the pairs in ten folds; all test, except images of people in `training_folds`."""
         listing = files.checked(self.folds_file)
         lying = files.look(self.folders)
         root = listing.parent if lying is None and not files.files(self.files[0].name) else None
@@ -142,9 +141,9 @@ def _people(path: Path) -> dict[str, int]:
 def _pairs(path: Path, row_of: dict[str, int]) -> tuple[list[tuple[int, int, bool]], int]:
     """Return the pairs to verify (rows of the two images, and whether they show one person) and the number of folds.
 
-    The first line holds the number n of pairs of each kind, perhaps after that of folds; for every fold n lines
-    `name<TAB>i<TAB>j` and n lines `name<TAB>i<TAB>other<TAB>j` follow. Folds take turns in what is returned, as
-    `metrics.verification` shares pairs out. `row_of` knows the test images by name and number, `Name/Name_0001`.
+    The first line holds the number n of pairs of each kind, perhaps after the number of folds; n lines
+    `name<TAB>i<TAB>j` and n lines `name<TAB>i<TAB>other<TAB>j` follow for every fold. The returned pairs alternate
+    between the folds, as `metrics.verification` expects. `row_of` maps `Name/Name_0001` to the row of a test image.
     """
     head, *listed = rows(path, 0, separator="\t", announced=True)
     folds, count = (1, head.whole(0)) if len(head.cells) == 1 else (head.whole(0, 1), head.whole(1))

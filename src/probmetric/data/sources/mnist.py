@@ -1,6 +1,6 @@
 """MNIST and FashionMNIST: 70,000 grey images, 28x28, of 10 classes; 60,000 train (15 % of them validate), 10,000 test.
 
-Read from four ubyte files, gzipped or not, which both name alike: put them into `data/raw/mnist/` and
+Read from four ubyte files, gzipped or not. Both datasets use the same file names: put them into `data/raw/mnist/` and
 `data/raw/fashion_mnist/` (torchvision's `MNIST/raw/` and, in the latter, `FashionMNIST/raw/` are found too).
 """
 

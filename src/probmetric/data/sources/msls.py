@@ -2,16 +2,16 @@
 
 Layout: `{train_val,test}/<city>/{query,database}/` with `postprocessed.csv` (key, easting, northing, night, ...),
 `raw.csv` (key, pano, ...), `seq_info.csv` (key, sequence_key, frame_number), `images/<key>.jpg`.
-Splits by city: 22 train, cph and sf validate, 6 test (the positions of the test cities are not in the public archive;
-where they are missing the test split is left out and noted). `protocol: lam` trains without melbourne, as the released
-code of the Laplacian metric learner does.
+Splits by city: 22 train, cph and sf validate, 6 test. The public archive lacks the positions of the test cities;
+without them the test split is left out and noted. `protocol: lam` trains without melbourne, as the released code of the
+Laplacian metric learner does.
 
-Left out, and counted: panoramas; with `drop_unmatched`, queries without a database image of their city within the
-radius (10 m in train, 25 m else). Extra columns: city, sequence, frame, easting, northing (UTM metres), role, night,
-sideways.
+Panoramas are left out and counted. With `drop_unmatched`, queries without a database image of their city within the
+radius (10 m in train, otherwise 25 m) are too. Extra columns: city, sequence, frame, easting, northing (UTM metres),
+role, night, sideways.
 
-The data have no classes. `label` is the cell of a 25 m grid, for losses that need one; retrieval is judged by distance,
-see `places.positives`.
+The data have no classes. `label` is the cell of a 25 m grid, for losses that need a class. Distance decides whether a
+retrieved image is right, see `places.positives`.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _link(file: str, target: str) -> None:
 
 
 def _city(root: Path, split: str, city: str, counts: Counter[str], *, drop_unmatched: bool) -> _Columns:
-    """Return columns of a city's queries, then of its database, labels by cells; nothing where it has no positions."""
+    """Return columns of a city's queries, then of its database, labelled by cells; empty without positions."""
     columns = _joined([part for role in ROLES if (part := _images(root, split, city, role, counts))])
     if not columns:
         return {}
@@ -132,7 +132,7 @@ def _city(root: Path, split: str, city: str, counts: Counter[str], *, drop_unmat
 
 
 def _joined(parts: list[_Columns]) -> _Columns:
-    """Join the parts, which are emptied: two copies of one column exist at a time, not of all."""
+    """Join the parts and empty them, so that only one column at a time is in memory twice."""
     first = 0
     for part in parts:
         if "label" in part:
@@ -166,7 +166,7 @@ def _images(root: Path, split: str, city: str, role: str, counts: Counter[str]) 
 
 
 def _frames(folder: Path, keys: np.ndarray) -> _Columns:
-    """Return sequence and frame number of the images `keys`, "" and -1 where none is known."""
+    """Return sequence and frame number of the images `keys`; "" and -1 where unknown."""
     path = folder / "seq_info.csv"
     if not path.is_file():
         return {"sequence": strings([""] * len(keys)), "frame": np.full(len(keys), -1, dtype=np.int64)}
@@ -194,7 +194,7 @@ def _check_keys(path: Path, table: _Columns) -> None:
 
 
 def _table(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> _Columns:
-    """Return columns of a CSV file as UTF-8 bytes, those of `optional` empty where it lacks them; `line`: numbers."""
+    """Return columns of a CSV file as UTF-8 bytes (missing `optional` ones empty), and line numbers as `line`."""
     if not path.is_file():
         raise DataError(f"{path} is missing; the metadata of this city are incomplete (metadata.zip holds them).")
     lines, cells = csv_columns(path, needed, optional=optional, pack=_bytes)
@@ -202,7 +202,7 @@ def _table(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> _
 
 
 def _bytes(values: list[str]) -> np.ndarray:
-    """Pack text as UTF-8, for as many bytes as the longest has: a `str` each takes twice the memory."""
+    """Pack text as UTF-8 bytes of equal length; one `str` per entry would take twice the memory."""
     return np.array([value.encode() for value in values], dtype="S")
 
 
@@ -211,7 +211,7 @@ def _true(values: np.ndarray) -> np.ndarray:
 
 
 def _with_positive(columns: _Columns, radius: float) -> np.ndarray:
-    """Return the mask (N,) of a city's database images and of its queries that have one within the radius."""
+    """Return the mask (N,) of a city's database images, and of its queries with a database image within the radius."""
     keep = columns["role"] == "database"
     position = np.stack([columns["easting"], columns["northing"]], axis=1)
     keep[~keep] = matched(position[~keep], position[keep], radius)

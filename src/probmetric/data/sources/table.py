@@ -5,12 +5,12 @@
     path,label,split,price        path below the table's folder (or `images`), class; any columns
     a/1.jpg,mug,train,3.50
 
-Columns, which options may name otherwise: path, label and, where they are there, split (train, val, test, query or
-calibration, gallery; `split_column: ""` sets it aside) and group (what must stay together). All others become columns
-of the manifest; `blur`, `noise`, `occlusion`, `warp` and `distortion` are strengths, which evaluation compares with the
-uncertainty; those called as ours (`offset`, `length`, ...) are left out. Splits that are not named are made as by
-`folder`. Paths of a table that was written elsewhere, on Windows too, are found if what follows their first folders
-lies there. A missing image is named with its row before anything is prepared.
+The table needs the columns path and label. It may have split (train, val, test, query or calibration, gallery;
+`split_column: ""` ignores it) and group (images of one group stay together). Options can give other column names. All
+other columns are copied to the manifest, except those named like its own (`offset`, `length`, ...). `blur`, `noise`,
+`occlusion`, `warp` and `distortion` are strengths, which evaluation compares with the uncertainty. Without a column
+split, splits are made as by `folder`. Paths from another machine, also from Windows, are found if they agree with the
+files here after their first folders. The error for a missing image names its row, before anything is prepared.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ FILES = (".csv", ".tsv", ".parquet")
 NEEDED = ("path", "label")
 VECTORS = ("vector", "vectors", "mean", "embedding", "embeddings")
 MATRICES = (*VECTORS, "similarities", "scores", "indices")  # lists of one length
-BATCH_ROWS = 8192  # of vectors, read at once
+BATCH_ROWS = 8192  # of vectors that are read at once
 SOURCE_ROW = "source_row"
-OURS = ("clean_label", "length", SOURCE_ROW)  # of manifests with wrong labels, images stored as files, vectors
+OURS = ("clean_label", "length", SOURCE_ROW)  # of manifests with label noise, images stored as files, vectors
 
 
 @register
@@ -59,15 +59,15 @@ class TableOfImages(OwnImages, InColumns):
 
     def raw_files(self, files: RawFiles) -> tuple[Path, list[str]]:
         """Return the folder, and the table and the images below it."""
-        file, root, listed = self._listed(replace(files, notes=[]))  # `read` has noted the same
+        file, root, listed = self._listed(replace(files, notes=[]))  # `read` adds the same notes
         tables = [file, *(file.parent / name for name in self.listings)]
         return root, [*(os.path.relpath(table, root) for table in tables), *listed["path"].tolist()]
 
     def _listed(self, files: RawFiles) -> tuple[Path, Path, Columns]:
-        """Return the table, the folder its paths are below, and what it lists of the images that are there.
+        """Return the table, the folder above its paths, and the columns of the images that exist.
 
         Raises:
-            DataError: images are missing, and are not to be skipped.
+            DataError: images are missing, and `on_error` is not `skip`.
         """
         file = files.users_file(FILES)
         root = Path(os.path.expandvars(self.images)).expanduser() if self.images else file.parent
@@ -93,8 +93,8 @@ class TableOfImages(OwnImages, InColumns):
 def _located(root: Path, paths: np.ndarray, notes: list[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return the paths (N,) as they lie below `root`, and the rows whose file is not there.
 
-    A table may have been written elsewhere: where none is there as it is written, separators and drives of Windows are
-    read as such, and the first folders may be others, as many for all paths.
+    A table may come from another machine. If no path exists as written, Windows separators and drives are understood,
+    and the first folders may differ: the same number of them is dropped from all paths.
     """
     absolute = f"{root.resolve()}/"
     paths, missing = _spelt(root, [str(path).removeprefix(absolute) for path in paths])
@@ -137,7 +137,7 @@ def columns_of(file: Path, *, vectors: bool = False) -> Columns:
         vectors: whether columns of lists are returned too, as matrices (N, M).
 
     Raises:
-        DataError: it cannot be read, or lists nothing.
+        DataError: the file cannot be read, or has no rows.
     """
     if file.suffix.lower() == ".parquet":
         return _of_parquet(file, vectors)
@@ -150,11 +150,11 @@ def columns_of(file: Path, *, vectors: bool = False) -> Columns:
 def listed_in(file: Path, names: dict[str, str], columns: Columns) -> Columns:
     """Return path, class_name and other columns of a file.
 
-    `names` says which of its `columns` hold path (left out of the answer where it names none), label, split and group;
-    "" sets a split or group aside.
+    `names` says which of its `columns` hold path, label, split and group. Without a name for path, the result has no
+    path; "" for split or group ignores that column.
 
     Raises:
-        DataError: no such column, where it is needed or named otherwise, or a cell without path, label or split.
+        DataError: a needed or renamed column is missing, or a cell of path, label or split is empty.
     """
     for role, name in names.items():
         if name not in columns and (role in NEEDED or name not in (role, "")):
@@ -181,7 +181,7 @@ def listed_in(file: Path, names: dict[str, str], columns: Columns) -> Columns:
 
 
 def _strengths(cells: np.ndarray) -> np.ndarray:
-    """Return strengths (N,) as floats, NaN where a cell is empty; the cells as they are where one is other text."""
+    """Return strengths (N,) as floats, NaN where a cell is empty; return the cells unchanged if one is not a number."""
     try:
         return np.array([np.nan if str(cell).strip() in MISSING else float(cell) for cell in cells])
     except ValueError:
@@ -189,7 +189,7 @@ def _strengths(cells: np.ndarray) -> np.ndarray:
 
 
 def _texts(file: Path, role: str, values: np.ndarray) -> np.ndarray:
-    """Return values (N,) as text, whole numbers without a point, "" where there is none: NaN is no label.
+    """Return values (N,) as text: whole numbers without a point, "" for missing values (NaN is no label).
 
     Raises:
         DataError: bytes that are not UTF-8.
@@ -203,7 +203,7 @@ def _texts(file: Path, role: str, values: np.ndarray) -> np.ndarray:
 
 
 def _check_names(file: Path, labels: np.ndarray) -> None:
-    """Raise `DataError` for labels (N,) that are two names of one class, which nobody would see: `mug ` and `1.0`."""
+    """Raise `DataError` if labels (N,) spell one class in two ways that are easy to miss, such as `mug ` or `1.0`."""
     names = set(labels.tolist())
     for row, name in enumerate(labels.tolist(), start=1):
         if name != name.strip():
@@ -213,7 +213,7 @@ def _check_names(file: Path, labels: np.ndarray) -> None:
 
 
 def check_once(file: Path, paths: np.ndarray) -> None:
-    """Raise `DataError` if two of the `paths` (N,) lead to one file, also written as `a//1.jpg` or `a/./1.jpg`."""
+    """Raise `DataError` if two of the `paths` (N,) lead to one file, also spelled as `a//1.jpg` or `a/./1.jpg`."""
     first: dict[str, int] = {}
     for row, path in enumerate(map(str, paths), start=1):
         before = first.setdefault(posixpath.normpath(path), row)
@@ -223,9 +223,9 @@ def check_once(file: Path, paths: np.ndarray) -> None:
 
 
 def _numbers_or_text(cells: np.ndarray) -> np.ndarray:
-    """Return cells (N,) as numbers where each of them is one, as one writes it: 007 and 1e3 are names.
+    """Return cells (N,) as numbers if each is a number in its usual form; 007 and 1e3 are names.
 
-    Beside empty cells numbers stay text, 3.0 as 3.
+    If some cells are empty, numbers stay text, 3.0 as 3.
     """
     every, filled = slice(None), ~np.isin(cells, MISSING)
     for kind, rows in ((np.int64, every), (np.float64, every), (np.float64, filled)):
@@ -242,7 +242,7 @@ def _numbers_or_text(cells: np.ndarray) -> np.ndarray:
 
 
 def _of_parquet(file: Path, vectors: bool) -> Columns:
-    """Return columns (N,) of numbers, truth values or text, with `vectors` also matrices; others are left out."""
+    """Return the columns (N,) of numbers, truth values or text, with `vectors` also matrices; leave out all others."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -269,7 +269,7 @@ def _of_parquet(file: Path, vectors: bool) -> Columns:
 
 
 def _cell(value: Any) -> Any:
-    """Return a cell as text, "" where there is none; whole numbers without a point, bytes as such."""
+    """Return a cell as text, "" where it is empty; whole numbers without a point, bytes unchanged."""
     if isinstance(value, float):
         value = Decimal(repr(value))
     if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
@@ -278,12 +278,12 @@ def _cell(value: Any) -> Any:
 
 
 def _matrix(file: Path, name: str, parts: Any) -> np.ndarray | None:
-    """Return a column of lists, all of one length, as a matrix (N, M); a batch at a time is held twice.
+    """Return a column of lists of one length as a matrix (N, M); only one batch at a time is in memory twice.
 
     None for lists of several lengths, such as tags.
 
     Raises:
-        DataError: the column is one of `MATRICES`, and has empty cells or such lists.
+        DataError: the column is one of `MATRICES`, and has empty cells or lists of several lengths.
     """
     import pyarrow.compute as pc
 

@@ -5,14 +5,14 @@
     tower/floor3/f03_stairs_main_frame_000012.jpg        area, walk and number of the frame
     tower/floor4/000012.jpg                              the area's only walk
 
-An answer is right if it is a frame of the same walk at most `places.FRAMES` frames away. Neighbouring frames are all
-but one picture, so among validation and test images every `every`-th frame of a walk asks (column `role`: query), the
-others are searched (database), and its two neighbours are left out. The last areas, in natural order, test; 15 % of
-the others validate. Classes are for losses and statistics: of training images stretches of 2 FRAMES + 1 frames of a
-walk, of others the walks.
+An answer is right if it is a frame of the same walk at most `places.FRAMES` frames away. Among validation and test
+images every `every`-th frame of a walk is a query (column `role`), and the others are the database. The two neighbours
+of a query are left out, because neighbouring frames are nearly one picture. The last areas, in natural order, test;
+15 % of the others validate. Losses and statistics use classes: for training images, stretches of 2 FRAMES + 1 frames of
+a walk; for the others, the walks.
 
-A frame whose file is also one of an earlier walk is left out and noted: a walk that was stored twice would answer
-itself. Further columns: area, sequence (the walk), frame, role.
+A frame whose file is also in an earlier walk is left out and noted, because a walk that is stored twice would find its
+own copy. Further columns: area, sequence (the walk), frame, role.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Walks(Photographs):
 
     Attributes:
         test_fraction: share of the areas to test on.
-        every: each so many-th frame of a walk asks.
+        every: every so many frames of a walk, one is a query.
     """
 
     title = "frames of walks"
@@ -117,7 +117,7 @@ class Walks(Photographs):
 
 
 def _walk_and_frame(path: str) -> tuple[str, int]:
-    """Return walk, with its area, and number of a frame; frames that have only a number are of one walk in their area.
+    """Return walk (with its area) and number of a frame; frames named by a number alone form one walk in their area.
 
     Raises:
         DataError: the name has no number, or one beyond 64 bits.

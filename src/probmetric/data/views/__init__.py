@@ -1,6 +1,6 @@
-"""Views: how a stored image becomes the network's input. Size, resizing and crop, augmentation, normalisation.
+"""Turn stored images into the network's input by views: size, resizing and crop, augmentation, normalisation.
 
-    small    images of one size as they are stored, shifted, turned, erased
+    small    images of one size, not resized; training may shift, turn and erase
     photos   images of natural size, cropped and resized
     vectors  stored vectors of a frozen model
 
@@ -13,10 +13,10 @@ A source names the view of its images (`Source.view`, and those of single papers
 `training.augment` is one of
 
     standard   `Source.view`
-    vmf, lam   `Source.views["vmf"]`, `["lam"]`: as a paper's code has it; where it has none, the standard one
+    vmf, lam   `Source.views["vmf"]`, `["lam"]`: as in a paper's code; the standard view if the source has none
     none       the standard view without its augmentation
 
-`from probmetric.data.views import View, register, uniforms` is what a view of your own needs.
+A view of your own starts with `from probmetric.data.views import View, register, uniforms`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __getattr__ = exported(__name__)
 
 
 def create_view(name: str, **options: Any) -> View:
-    """Create the view `name`; unknown names and options are answered with the nearest valid one."""
+    """Create the view `name`; the error for an unknown name or option suggests the nearest valid one."""
     view: View = REGISTRY.create(name, **options)
     return view
 
@@ -54,8 +54,8 @@ def view_of(
     Args:
         folder: the prepared dataset.
         augment: `training.augment`, see above.
-        chosen: `name` and `options` of the view a run asks for, if it does.
-        statistics: (mean, standard deviation) the backbone was trained with, where it has such.
+        chosen: `name` and `options` of the view that the run sets; None if it sets none.
+        statistics: (mean, standard deviation) that the backbone was trained with, if it has them.
     """
     if chosen is None:
         chosen = declared(folder, augment)
@@ -68,7 +68,7 @@ def declared(folder: str | Path, augment: str = "standard") -> dict[str, Any]:
 
     Where it declares none, square images of one size are taken as they are and all others as photographs.
     """
-    from probmetric.data.manifest import load_metadata  # views are known without NumPy, which starting up is spared
+    from probmetric.data.manifest import load_metadata  # here: views are listed without NumPy
     from probmetric.data.store import open_images
 
     view = source_view(load_metadata(folder)["dataset"], augment)

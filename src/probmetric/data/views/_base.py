@@ -1,9 +1,8 @@
-"""What a view is, and what it draws: random numbers by address instead of by turn.
+"""Define a view and its random numbers, which depend on the image and not on the order of draws.
 
-A draw is a function of (seed, epoch, image index, place), never of a state, and so the same whichever process, batch or
-order asks for it: the number of workers, the batch composition and a resumed run never change the data. The hash is
-SplitMix64's finaliser (Steele, Lea & Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), applied to
-each address part in turn.
+A draw is a function of (seed, epoch, image index, place) and has no state. So the number of workers, the composition of
+batches and a resumed run never change the data. The hash is SplitMix64's finaliser (Steele, Lea & Flood, "Fast
+splittable pseudorandom number generators", OOPSLA 2014), applied to each of the four parts in turn.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from probmetric.data.manifest import DataError
 Images = np.ndarray | Iterable[np.ndarray] | Tensor
 """Images in order: pixels (B, H, W, C) uint8 of one size, pixels (H, W, C) uint8 one by one, or inputs (B, ...)."""
 PerChannel = tuple[()] | tuple[float] | tuple[float, float, float]
-"""A number for all channels, or one for each of three; nothing where they are not said."""
+"""A number for all channels, or one for each of three; empty if not set."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """From pixels to network input; a frozen dataclass whose fields are its options.
+    """Transform from pixels to network input; a frozen dataclass whose fields are its options.
 
-    `load` and `load_plain` run on the CPU, in threads, uint8 to uint8; calling the view does what is left to the
-    device. What is drawn is a function of (seed, epoch, image) alone: `uniforms`.
+    `load` and `load_plain` run on the CPU, in threads, uint8 to uint8; a call of the view does the rest on the device.
+    Random numbers are a function of (seed, epoch, image) alone: `uniforms`.
     """
 
     def __post_init__(self) -> None:
-        """Turn lists, as YAML gives them, into tuples."""
+        """Turn lists, which YAML gives, into tuples."""
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, list):
@@ -42,7 +41,7 @@ class View:
 
     @property
     def side(self) -> int | None:
-        """Side S of the network's input; None where that is the side of the stored images, which are then square."""
+        """Side S of the network's input; None if it is the side of the stored images, which are then square."""
         return None
 
     def evaluation(self) -> View:
@@ -50,7 +49,7 @@ class View:
         raise NotImplementedError
 
     def for_backbone(self, statistics: tuple[Sequence[float], Sequence[float]] | None) -> View:
-        """Return the view normalised by the (mean, std) a backbone was trained with, if the view leaves that open."""
+        """Return the view normalised by the (mean, std) a backbone was trained with, unless the view sets its own."""
         return self
 
     def load(self, images: Images, rows: np.ndarray, *, seed: int, epoch: int) -> Tensor:
@@ -66,7 +65,7 @@ class View:
         return self.normalise(images)
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Turn (B, C, H, W) with values 0..255 into float32 in the network's terms; nothing is drawn."""
+        """Turn (B, C, H, W) with values 0..255 into normalised float32, without random numbers."""
         raise NotImplementedError
 
 
@@ -82,7 +81,7 @@ class RawTensors(View):
         return self.shape[-1]
 
     def evaluation(self) -> RawTensors:
-        """Return the same view: nothing is drawn."""
+        """Return the same view, which has no augmentation."""
         return self
 
     def normalise(self, images: Tensor) -> Tensor:
@@ -91,7 +90,7 @@ class RawTensors(View):
 
 
 def stacked(images: Images) -> Tensor:
-    """Return images as one tensor (B, C, H, W), channels last in memory; inputs that are a tensor as they are.
+    """Return images as one tensor (B, C, H, W), channels last in memory; a tensor is returned unchanged.
 
     Raises:
         DataError: images of different sizes.

@@ -1,8 +1,8 @@
-"""Images of natural size to network input: random crops, colour jitter and normalisation of the papers.
+"""Turn images of natural size into network input: random crops, colour jitter and normalisation of the papers.
 
-The work is split where it is cheap: `load` crops, resizes and flips on the CPU from the memory-mapped cache, uint8 to
-uint8, with antialiasing; `__call__` jitters and normalises a whole batch, on the device. What is drawn is a function of
-(seed, epoch, index) alone (`uniforms`).
+`load` crops, resizes and flips on the CPU from the memory-mapped images, uint8 to uint8, with antialiasing; `__call__`
+jitters and normalises a whole batch, on the device. Random numbers are a function of (seed, epoch, index) alone
+(`uniforms`).
 
     random crop   as torchvision's RandomResizedCrop: an area uniform in `scale`, an aspect ratio log-uniform in
                   `ratio`, ten attempts, else the largest central crop; taken from the stored image (shorter side 256
@@ -14,8 +14,8 @@ uint8, with antialiasing; `__call__` jitters and normalises a whole batch, on th
                   grey = 0.2989 R + 0.587 G + 0.114 B; values are clipped to [0, 1] after each step
     evaluation    resize the shorter side (or both sides) to `resize`, then the central crop
 
-Normalisation is by the statistics the backbone was trained with, where it says so (timm's), else ImageNet's. Other
-statistics are given as `mean` and `std`. (The backbone `bn_inception` converts ImageNet's itself.)
+Normalisation uses the statistics that the backbone was trained with, where the backbone states them (timm's do), else
+ImageNet's. (The backbone `bn_inception` expects ImageNet's and converts them.)
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class Photos(View):
         square: resize both sides to `resize`, changing the aspect ratio, before any crop.
         scale: smallest and largest share of the area a training crop covers.
         ratio: smallest and largest aspect ratio of a training crop.
-        crop: whether training crops at random; otherwise it sees the evaluation's view.
+        crop: whether training crops at random; otherwise training crops as evaluation does.
         flip: flip half of the training images left to right.
         jitter: strengths of brightness, contrast, saturation and hue.
-        normalisation: whose statistics; `backbone`: those it was trained with; else ImageNet's.
+        normalisation: `backbone` uses the statistics that the backbone was trained with; otherwise ImageNet's.
         mean: of every channel, in place of `normalisation`.
         std: standard deviation of every channel.
     """
@@ -97,7 +97,7 @@ class Photos(View):
         return replace(self, crop=False, flip=False, jitter=(0.0, 0.0, 0.0, 0.0))
 
     def for_backbone(self, statistics: tuple[Sequence[float], Sequence[float]] | None) -> Photos:
-        """Return the view normalised by the backbone's statistics, unless this view says by whose."""
+        """Return the view normalised by the backbone's statistics, unless this view sets its own."""
         if statistics is None or self.mean or self.normalisation != "backbone":
             return self
         mean, std = statistics
@@ -120,7 +120,7 @@ class Photos(View):
         return self.normalise(images)
 
     def normalise(self, images: torch.Tensor) -> torch.Tensor:
-        """Turn (B, C, H, W) with values 0..255 into float32 in the backbone's terms; nothing is drawn."""
+        """Turn (B, C, H, W) with values 0..255 into float32, normalised for the backbone."""
         mean, std = (self.mean, self.std) if self.mean else IMAGENET
         scale = torch.tensor([1 / (255 * s) for s in std], device=images.device).view(1, -1, 1, 1)
         offset = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=images.device).view(1, -1, 1, 1)
@@ -159,7 +159,7 @@ class Photos(View):
 
 
 def _middle(image: np.ndarray) -> np.ndarray:
-    """Cut an image (H, W, C) longer than `LONGEST` times its width to its middle: the rest is never seen."""
+    """Cut an image (H, W, C) longer than `LONGEST` times its width to its middle; crops never reach the rest."""
     height, width = (min(side, LONGEST * min(image.shape[:2])) for side in image.shape[:2])
     top, left = (image.shape[0] - height) // 2, (image.shape[1] - width) // 2
     return image[top : top + height, left : left + width]

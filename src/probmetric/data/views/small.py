@@ -1,7 +1,7 @@
-"""Images of one size as they are stored, with augmentation for small ones (28 to 32 pixels).
+"""Turn small images of one size (28 to 32 pixels) into network input, with augmentation.
 
-A transform takes a batch as stored, uint8 (B, C, H, W), and the images' indices, and answers with float32. What it
-draws is a function of (seed, epoch, index) alone (`uniforms`). Order of operations: affine or shift, flip, scale to
+A view takes a stored batch, uint8 (B, C, H, W), and the images' indices, and returns float32. Its random
+numbers are a function of (seed, epoch, index) alone (`uniforms`). Order of operations: affine or shift, flip, scale to
 [0, 1], normalise, erase; the erased square is set to 0 *after* normalisation, as in the CIFAR experiments of the vMF
 paper (Scott, Gallagher & Mozer, 2021, released code).
 """
@@ -29,11 +29,11 @@ _DRAWS = 8
 @register
 @dataclass(frozen=True, kw_only=True)
 class Small(View):
-    """View of equal-sized small images; the defaults change nothing but the number format.
+    """View of equal-sized small images; the defaults change only the number format.
 
     Attributes:
         shift: largest shift in pixels along each axis (the "random crop with padding" of CIFAR recipes).
-        padding: what a shift brings in. Affine maps know `edge` and `zero`; `reflect` is for pure shifts.
+        padding: pixels that fill the margin: `edge`, `zero`, or `reflect` (only without rotation and scale).
         rotation: largest rotation in degrees.
         scale: sizes vary in [1 - scale, 1 + scale].
         flip: flip half of the images left to right.
@@ -71,7 +71,7 @@ class Small(View):
         return self._erased(self.normalise(values), draws)
 
     def normalise(self, images: torch.Tensor) -> torch.Tensor:
-        """Scale (B, C, H, W) from 0..255 to [0, 1], then by mean and std, in float32; nothing is drawn."""
+        """Scale (B, C, H, W) from 0..255 to [0, 1], then by mean and std, in float32."""
         values = images.to(torch.float32) / 255.0
         if not self.mean:
             return values

@@ -1,4 +1,4 @@
-"""Vectors of a frozen model in place of images (`source: embeddings`): the stored bytes are float32 numbers."""
+"""Turn stored vectors of a frozen model (`source: embeddings`) into network input: the bytes are float32 numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Vectors(View):
     }
 
     def evaluation(self) -> Vectors:
-        """Return the same view: nothing is drawn."""
+        """Return the same view, which has no augmentation."""
         return self
 
     def normalise(self, images: torch.Tensor) -> torch.Tensor:
