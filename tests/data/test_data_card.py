@@ -52,7 +52,7 @@ def test_a_damaged_summary_is_named(prepared_dataset, tmp_path, content):
 def test_every_column_of_letters_exact_is_explained(prepared_dataset, tmp_path):
     words = write_card(prepared_dataset("letters_exact"), tmp_path, licence="mine").read_text()
     assert "| `entropy` | entropy of P(class" in words
-    assert "Noisy letters whose P(class | image) is computed" in words
+    assert "Noisy letters whose P(class | image) is known exactly" in words
     assert "Licence: mine." in words
     columns = words.partition("## Columns")[2].partition("## Files")[0]
     assert "` |  |" not in columns

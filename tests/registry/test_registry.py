@@ -17,12 +17,11 @@ from probmetric.registry import (
     Range,
     RegistrationError,
     Registry,
-    When,
     all_registries,
     registry_of,
     write_catalogue,
 )
-from probmetric.registry.options import Entry, check_options, entry_of, option_of
+from probmetric.registry.options import Entry, entry_of, option_of
 from probmetric.registry.registry import SHIPPED
 
 
@@ -265,16 +264,6 @@ def test_options_that_go_together_are_taken():
     assert check("margin", {"cutoff": 0.1, "upper_cutoff": 0.2}) == {"cutoff": 0.1, "upper_cutoff": 0.2}
     assert check("el_nivmf", {"guidance": "proxy_anchor", "guide_margin": None}) is not None
     assert registry_of("uncertainty").check_options("laplace", {"prior": "validation", "prior_precision": 1.0})
-
-
-def test_an_option_may_count_with_a_range_of_another_also_as_the_catalogue_says():
-    entry = Entry.of(json.loads(json.dumps(entry_of(_decaying, "m", (), ()).plain())))
-    assert check_options("c", entry.options, {"decay": 1e-4, "decayed": "matrices"})
-    with pytest.raises(OptionValueError, match=r"counts with decay=above 0 only; decay is 0\.0"):
-        check_options("c", entry.options, {"decayed": "matrices"})
-
-
-def _decaying(*, decay: float = 0.0, decayed: Annotated[str, When(decay=Range(above=0))] = "all") -> None: ...
 
 
 def test_integers_where_floats_are_asked_become_floats():

@@ -431,6 +431,15 @@ def test_training_has_converged_if_twice_as_much_gains_little_in_the_claims_metr
         assert "had not converged: 0.012 better after 12 instead of 6 epochs, 4 shared seeds" in reason
 
 
+def test_lengths_are_compared_on_the_seeds_of_a_split_that_both_have(tmp_path):
+    """The second seed is .03 better and was not trained for half as long: what doubling gains is .005."""
+    places = {f"digits{split}/a+training.epochs=6": [0.70, 0.73] for split in ("", "+split1", "+split2")}
+    context = of_lengths(tmp_path, places | {"digits/a+training.epochs=3": [0.695]})
+    claim = make(tmp_path, needs=["converged"], kind="exceeds", threshold=0.5, against=[])
+    (finding,) = evaluate_claims(context, [claim])
+    assert finding.unmet == ()
+
+
 def test_without_run_folders_a_claim_that_needs_convergence_is_not_testable(tmp_path):
     """`probmetric figure` draws from runs.parquet, also where the results were removed."""
     context = of_lengths(tmp_path, {"digits/a+training.epochs=6": HIGH, "digits/a+training.epochs=12": HIGH})

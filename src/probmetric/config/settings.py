@@ -18,7 +18,7 @@ from probmetric.config.components import (
     UncertaintyChoice,
     ViewChoice,
 )
-from probmetric.registry import Range, When
+from probmetric.registry import When
 from probmetric.runs.names import data_name
 
 Sampler = Literal["balanced", "balanced_with_replacement", "class_random", "episodic", "pairs", "shuffle"]
@@ -66,9 +66,7 @@ class Training(Strict):
         None, gt=0, le=1, description="factor on the trunk's learning rate from each layer to the one before it"
     )
     weight_decay: float = Field(1e-4, ge=0, le=1e4)
-    weight_decay_on: Annotated[Literal["all", "matrices"], When(weight_decay=Range(above=0))] = Field(
-        "all", description="matrices: not biases, norms and scales"
-    )
+    weight_decay_on: Literal["all", "matrices"] = Field("all", description="matrices: not biases, norms and scales")
     momentum: Annotated[float, When(optimizer=("sgd", "rmsprop"))] = Field(0.9, ge=0, lt=1)
     nesterov: Annotated[bool, When(optimizer="sgd")] = False
     schedule: Literal["constant", "cosine", "multistep", "plateau", "exponential"] = "cosine"

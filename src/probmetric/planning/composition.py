@@ -37,7 +37,7 @@ from probmetric.data.sources import list_datasets
 from probmetric.data.views import source_view
 from probmetric.errors import nearest
 from probmetric.planning.declared import dataset_names
-from probmetric.registry import Range, UnknownNameError, When
+from probmetric.registry import UnknownNameError, When
 from probmetric.runs.folder import flatten
 from probmetric.runs.identity import REGISTRIES
 
@@ -54,10 +54,9 @@ VALUES, GROUPS = ("fidelity", "dim", "pretrained"), ("training", "evaluation")
 _BORROWED = ("uncertainty", "fidelity", "evaluation")
 
 
-def instead(decider: str, value: Any, values: Collection[str] | Range) -> str:
+def instead(decider: str, value: Any, values: Collection[str]) -> str:
     """Return the advice for a setting that has no effect with the others."""
-    allowed = str(values) if isinstance(values, Range) else " or ".join(values)
-    return f"{decider} {value!r}; leave it out, or set {decider} to {allowed}."
+    return f"{decider} {value!r}; leave it out, or set {decider} to {' or '.join(values)}."
 
 
 @dataclass

@@ -115,14 +115,14 @@ def _shown(bound: float | str) -> str:
 
 
 class When:
-    """Mark an option that is used only with some values of another one: `When(prior="fixed")`, or a tuple or `Range`.
+    """Mark an option that is used only with some values of another one: `When(prior="fixed")`, or a tuple of values.
 
     With any other value of that option, it must keep its default.
     """
 
     def __init__(self, **options: Any) -> None:
         pairs = options.items()
-        self.options = {name: value if isinstance(value, tuple | Range) else (value,) for name, value in pairs}
+        self.options = {name: value if isinstance(value, tuple) else (value,) for name, value in pairs}
 
 
 Positive = Annotated[float, Range(above=0)]
@@ -162,7 +162,7 @@ class Option:
     lengths: tuple[int, ...] = ()
     choices: tuple[Any, ...] = ()
     range: Range = ANY
-    when: Mapping[str, tuple[Any, ...] | Range] = field(default_factory=dict)
+    when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     @property
     def allowed(self) -> str:
@@ -198,8 +198,7 @@ class Option:
             raise OptionValueError(f"{where} is {_text(value)}; allowed: a number {self.range}{tiny}{huge}{bounding}.")
         for name, values in self.when.items() if value != self.default else ():
             if others[name] not in values:
-                shown = str(values) if isinstance(values, Range) else " or ".join(map(repr, values))
-                other = _text(others[name])
+                shown, other = " or ".join(map(repr, values)), _text(others[name])
                 raise OptionValueError(
                     f"{where} is {_text(value)}, which counts with {name}={shown} only; {name} is {other}. "
                     f"Leave it out, or change {name}."

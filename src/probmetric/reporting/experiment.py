@@ -17,7 +17,7 @@ import pandas as pd
 
 from probmetric.io import FileError, present, read_json, sha256_file, write_json
 from probmetric.reporting.comparison import other_lengths
-from probmetric.reporting.results import REPORT, Measured, Series, by_method, read_results
+from probmetric.reporting.results import REPORT, Measured, Series, by_method, over_splits, read_results
 from probmetric.reporting.words import override_words
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.names import RESULTS, RunKey, override_items
@@ -125,9 +125,14 @@ class ReportContext:
         return table[table["run"].isin([key.run for key in self.expected])]
 
     @functools.cached_property
+    def by_seed(self) -> Measured:
+        """Return dataset (noise and split of its classes included) -> method -> metric -> series by seed."""
+        return by_method(self.table, self.expected)
+
+    @functools.cached_property
     def measured(self) -> Measured:
         """Return dataset (noise included) -> method -> metric -> series, in the experiment's order."""
-        return by_method(self.table, self.expected)
+        return over_splits(self.by_seed)
 
     def series(self, data: str, metric: str) -> list[Series]:
         """Return one metric of every method on a dataset; methods without values are left out."""

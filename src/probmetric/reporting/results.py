@@ -163,11 +163,7 @@ def read_results(folder: Path) -> pd.DataFrame:
 
 
 def by_method(table: pd.DataFrame, expected: Iterable[RunKey]) -> Measured:
-    """Return every series of the long table, in the order of the runs an experiment expects.
-
-    If the classes were split in several ways, there is one value per split instead of per seed: the mean over the
-    split's seeds. Other training classes change a metric more than other seeds. A test class in several splits is one
-    unit.
+    """Return every series of the long table by seed, in the order of the runs an experiment expects.
 
     Datasets have different out-of-distribution sets, but a table has one column for them: `ood/<metric>` is a run's
     mean of `ood/<set>/<metric>` over its sets (without `unanswerable`), unless it was measured under that name.
@@ -194,11 +190,15 @@ def by_method(table: pd.DataFrame, expected: Iterable[RunKey]) -> Measured:
     for methods in measured.values():
         for series_of in methods.values():
             series_of |= {name: each for name, each in _ood_means(series_of).items() if name not in series_of}
-    return _over_splits(measured)
+    return measured
 
 
-def _over_splits(measured: Measured) -> Measured:
-    """Join the splits of a dataset's classes."""
+def over_splits(measured: Measured) -> Measured:
+    """Join the splits of a dataset's classes: a series has one value per split, the mean over the split's seeds.
+
+    Other training classes change a metric more than other seeds. A test class in several splits is one unit. A dataset
+    whose classes were split in one way keeps its values by seed.
+    """
     groups: dict[str, list[dict[str, dict[str, Series]]]] = defaultdict(list)
     for data, methods in measured.items():
         groups[without_split(data)].append(methods)

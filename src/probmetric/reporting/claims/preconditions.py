@@ -12,7 +12,8 @@
     few_samples         a loss draws at most five samples per image
 
 `converged` compares two lengths of training: one is the claim's own, and the longer is at least twice the shorter. The
-longer is at most .01 better in the claim's metric (1 % of values above 1), on average over the shared seeds. One length
+longer is at most .01 better in the claim's metric (1 % of values above 1), on average over the seeds (of each split of
+the classes) that both lengths have. One length
 alone cannot show it, because every training stops gaining where the learning rate falls to zero. A paper's own settings
 on its own data have their own length. A training whose best validation metric in the last fifth of its epochs is more
 than 10 % worse than its best before has fallen apart or overfitted.
@@ -30,7 +31,7 @@ from probmetric.reporting.claims import Claim, Names
 from probmetric.reporting.comparison import Overrides, but_for_length, overrides_of
 from probmetric.reporting.experiment import ReportContext
 from probmetric.runs.folder import RunFolder, late_gain
-from probmetric.runs.names import LabelNoise, RunKey, split_data_name
+from probmetric.runs.names import LabelNoise, RunKey, split_data_name, without_split
 
 PAPERS = ("nivmf", "nir", "vmf", "lam", "pfml")
 GAIN = 0.01
@@ -86,17 +87,27 @@ def _gain_of_longer(context: ReportContext, claim: Claim, data: str, variant: st
     if not longer and not shorter:
         return "was not trained for twice or half as long, so nobody knows whether it had converged"
     pair = (variant, max(longer, key=epochs.__getitem__)) if longer else (max(shorter, key=epochs.__getitem__), variant)
-    before, after = (measured[name].values for name in pair)
-    seeds = before.keys() & after.keys()
-    if not seeds:
+    before, after = (_by_run(context, data, name, claim.metric) for name in pair)
+    runs = before.keys() & after.keys()
+    if not runs:
         return "was trained for two lengths that share no seed"
-    start, end = (fmean(values[seed] for seed in seeds) for values in (before, after))
+    start, end = (fmean(values[run] for run in runs) for values in (before, after))
     gain = (end - start) * (-1 if claim.better_is == "lower" else 1)
     if gain <= GAIN * max(1.0, abs(start)):
         return ""
     lengths = " instead of ".join(str(epochs[name]) for name in reversed(pair))
-    shared = f"{len(seeds)} shared seed{'s' * (len(seeds) > 1)}"
+    shared = f"{len(runs)} shared seed{'s' * (len(runs) > 1)}"
     return f"had not converged: {gain:.3f} better after {lengths} epochs, {shared}"
+
+
+def _by_run(context: ReportContext, data: str, variant: str, metric: str) -> dict[tuple[str, int], float]:
+    """Return (dataset with the split of its classes, seed) -> value of a metric."""
+    return {
+        (name, seed): value
+        for name, methods in context.by_seed.items()
+        if without_split(name) == data and metric in methods.get(variant, {})
+        for seed, value in methods[variant][metric].values.items()
+    }
 
 
 def _trained_by(context: ReportContext, data: str, variant: str) -> list[RunFolder]:
