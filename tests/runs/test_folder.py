@@ -170,7 +170,7 @@ def test_a_record_that_says_no_fidelity_is_corrected(run, record):
         ("run.yaml", "settings: {}", "record", r" is damaged or cut short \(it lacks run\)"),
         ("history.csv", "seconds\n1\n", "history", r" is damaged or cut short \(it lacks epoch\)"),
         ("history.csv", "epoch\none\n", "history", ": 'one' is not a number"),
-        ("history.csv", "epoch\n1,2\n", "history", r" is damaged \(a line has not 1 columns\)"),
+        ("history.csv", "epoch,seconds\n1,2,3\n", "history", r" is damaged \(a line has not 2 columns\)"),
         ("metrics.json", '{"a": "b"}', "metrics", r" is damaged \(a should be a valid number\)"),
         ("curves.json", '{"a": 1}', "curves", r" is damaged \(a should be a valid dictionary\)"),
         ("embeddings/timing.json", '{"a": []}', "times", r" is damaged \(a should be a valid number\)"),
