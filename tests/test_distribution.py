@@ -112,7 +112,7 @@ def test_init_starts_a_project(installed, tmp_path):
     (tmp_path / "params.yaml").unlink()
     done = run(installed, tmp_path, "-m", "probmetric.cli", "init")
     assert done.returncode == 2
-    assert "has no params.yaml but profiles, Snakefile, workflow" in done.stderr
+    assert "has no params.yaml, so it is no project, but it has profiles, Snakefile, workflow" in done.stderr
 
 
 def test_what_needs_a_project_says_so(installed, tmp_path):

@@ -118,5 +118,5 @@ def test_a_failing_job_stops_only_its_own_branch_and_is_named(workspace):
     assert f"log: {log}" in summary
     assert "not finite" in summary, "the log's last line is shown"
     assert "not finite" in (workspace.folder / log).read_text()
-    assert "everything that does not need them was done" in summary
+    assert "all jobs that do not need them were done" in summary
     assert "logs/slurm/rule_run" in output, "SLURM's own log is named in the failed job's message"
