@@ -111,7 +111,7 @@ class _Linking(DefaultFormatter):
 
 
 def _of_a_job(record: logging.LogRecord) -> bool:
-    """Whether a message is about a single job, or about how Snakemake goes to work."""
+    """Say whether a message is about a single job, or about how Snakemake goes to work."""
     said = str(record.msg)
     chatter = record.levelno == logging.INFO and said.startswith(_CHATTER)
     return chatter or said.startswith(_MADE_BEFORE) or get_event(record) in _JOBS

@@ -439,9 +439,10 @@ def _import_components(name: str, label: str, digest: str) -> list[dict[str, Any
     top = name.partition(".")[0]
     others = _components(top, inside=False)
     _import_plugin(name)
+    components = _components(top)
     if _components(top, inside=False) == others:  # else it must be imported, to register what it imports
-        _keep(label, digest, _components(top))
-    return _components(top)
+        _keep(label, digest, components)
+    return components
 
 
 def _components(top: str, *, inside: bool = True) -> list[dict[str, Any]]:

@@ -184,13 +184,13 @@ def browsers(context: ReportContext, recommended: Mapping[str, Candidate] | None
 
 def _browser(context: ReportContext, run: RunFolder, album: Album, number: int) -> Browser | None:
     data, test, record = run.key.data, run.tensors("test", "mean", "label", "index"), run.matches()[0].get("test")
-    asked = sides(context, data, test)
-    if record is None or len(record["right"]) != len(asked.queries):
+    protocol = sides(context, data, test)
+    if record is None or len(record["right"]) != len(protocol.queries):
         return None
     table, _ = read_table(context.prepared / data, ["class_name", "path"])
     names, paths = (values_of(table, name)[test["index"]] for name in ("class_name", "path"))
     labels, codes = np.unique(test["label"], return_inverse=True)
-    answers = _Answers(test["mean"], codes, record, asked)
+    answers = _Answers(test["mean"], codes, record, protocol)
     labelled = np.flatnonzero(test["label"] >= 0)
     suspicion = suspect_labels(test["mean"][labelled], codes[labelled]) if len(set(codes[labelled])) > 1 else None
     proposed, suspects = codes.copy(), labelled[:0]
@@ -236,7 +236,7 @@ class _Answers:
     mean: Array
     codes: Ints
     record: dict[str, Array]
-    asked: Asked
+    protocol: Asked
 
     @functools.cached_property
     def answerable(self) -> Bools:
@@ -254,7 +254,7 @@ class _Answers:
         stated = np.full(len(self.answerable), np.nan)
         doubts = {score: self.record.get(f"doubt.{score}") for score in free_scores()}
         free = {score: values[self.answerable] for score, values in doubts.items() if values is not None}
-        right, codes = (values[self.asked.queries][self.answerable] for values in (self.right, self.codes))
+        right, codes = (values[self.protocol.queries][self.answerable] for values in (self.right, self.codes))
         with contextlib.suppress(ValueError):  # some part of the classes is all right or all wrong
             stated[self.answerable] = cross_fitted(free, right, codes)
         return self._by_image(stated, otherwise=np.nan)
@@ -262,13 +262,13 @@ class _Answers:
     def _by_image(self, values: Array, otherwise: Any) -> Array:
         """Return values (Q,) of the queries as values (N,) of the test images."""
         spread = np.full(len(self.codes), otherwise, dtype=values.dtype)
-        spread[self.asked.queries] = values
+        spread[self.protocol.queries] = values
         return spread
 
     def chosen(self) -> Ints:
         """Return images (Q,) to show: up to half are wrong answers, the surest first; the others are random."""
         sure = np.where(np.isnan(self.p_right), self._by_image(self.record["cosine"], np.nan), self.p_right)
-        asking = self.asked.queries[self.answerable]
+        asking = self.protocol.queries[self.answerable]
         wrong = asking[~self.right[asking]]
         wrong = wrong[np.argsort(-sure[wrong], kind="stable")][: MOST_QUESTIONS // 2]
         others = np.random.default_rng(0).permutation(np.setdiff1d(asking, wrong))
@@ -277,8 +277,8 @@ class _Answers:
     def questions(self, rows: Ints, *, among_all: bool = False) -> list[Question]:
         """Return the questions of images `rows` (Q,), asked in their gallery or among all test images."""
         every = np.arange(len(self.codes))
-        asked = Asked(every, every, np.stack([every, every], axis=1)) if among_all else self.asked
-        answers, cosines = nearest(self.mean, asked, rows, NEAREST)
+        protocol = Asked(every, every, np.stack([every, every], axis=1)) if among_all else self.protocol
+        answers, cosines = nearest(self.mean, protocol, rows, NEAREST)
         return [
             Question(row, others, values, bool(self.right[row]), float(self.p_right[row]))
             for row, others, values in zip(rows.tolist(), answers.tolist(), cosines.tolist(), strict=True)
@@ -286,9 +286,9 @@ class _Answers:
 
     def confusions(self) -> list[tuple[int, int, int]]:
         """Return (class, class it is taken for, how often), most frequent first, for pairs that occur twice or more."""
-        wrong = self.answerable & ~self.right[self.asked.queries]
-        asked, answered = self.codes[self.asked.queries[wrong]], self.codes[self.record["nearest"][wrong]]
-        pairs = zip(asked.tolist(), answered.tolist(), strict=True)
+        wrong = self.answerable & ~self.right[self.protocol.queries]
+        truth, answers = self.codes[self.protocol.queries[wrong]], self.codes[self.record["nearest"][wrong]]
+        pairs = zip(truth.tolist(), answers.tolist(), strict=True)
         return [(*pair, count) for pair, count in Counter(pairs).most_common(LISTED) if count > 1]
 
 

@@ -108,7 +108,7 @@ class RunFolder:
     record_file = _File("run.yaml")
 
     def weights_file(self, which: Which = "selected") -> Path:
-        """Weights selected on the validation split, or those of the last epoch."""
+        """Return the file of the weights selected on the validation split, or of those of the last epoch."""
         return self.path / {"selected": "model.safetensors", "last": "model_last.safetensors"}[which]
 
     def embeddings_file(self, split: Split) -> Path:
@@ -196,7 +196,7 @@ class RunFolder:
         return _whole(record, self.encoder_file, "settings", "encoder", "training")
 
     def weights(self, which: Which = "selected") -> dict[str, torch.Tensor]:
-        """Weights by name, `encoder.*` and `loss.*`."""
+        """Return the weights by name, `encoder.*` and `loss.*`."""
         return read_tensors(self._unchanged(self.weights_file(which)), framework="torch")[0]
 
     @functools.cached_property
@@ -264,7 +264,7 @@ class RunFolder:
             return {name: file.get_tensor(name) for name in names if name in held}
 
     def holds(self, split: Split, *names: str) -> bool:
-        """Whether the embeddings of `split` have all tensors `names`."""
+        """Say whether the embeddings of `split` have all tensors `names`."""
         with self._open_embeddings(split) as file:
             return file is not None and set(names) <= set(file.keys())
 

@@ -104,21 +104,21 @@ def sides(context: ReportContext, data: str, test: Mapping[str, np.ndarray]) -> 
     return Asked(among.queries, among.gallery[kept], np.stack([pairs[:, 0], (kept.cumsum() - 1)[pairs[:, 1]]], axis=1))
 
 
-def nearest(mean: np.ndarray, asked: Asked, rows: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+def nearest(mean: np.ndarray, protocol: Asked, rows: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     """Return rows (Q, K) of the images nearest to each of some queries, and their cosines (Q, K), `most` or fewer.
 
     Args:
         mean: unit rows (N, M).
-        asked: which rows ask, and which rows they search.
+        protocol: which rows ask, and which rows they search.
         rows: some of the queries (Q,).
         most: longest list.
     """
     number = np.full(len(mean), -1)
     number[rows] = np.arange(len(rows))
-    query = number[asked.queries[asked.ignored[:, 0]]]
-    pairs = np.stack([query, asked.ignored[:, 1]], axis=1)[query >= 0]
-    k = min(most, len(asked.gallery) - np.bincount(pairs[:, 0]).max(initial=0))
+    query = number[protocol.queries[protocol.ignored[:, 0]]]
+    pairs = np.stack([query, protocol.ignored[:, 1]], axis=1)[query >= 0]
+    k = min(most, len(protocol.gallery) - np.bincount(pairs[:, 0]).max(initial=0))
     if k < 1 or not len(rows):
         return np.empty((len(rows), 0), dtype=np.int64), np.empty((len(rows), 0))
-    matches = search(mean[rows], mean[asked.gallery], k=k, ignore=pairs)
-    return asked.gallery[matches.rows], matches.cosines
+    matches = search(mean[rows], mean[protocol.gallery], k=k, ignore=pairs)
+    return protocol.gallery[matches.rows], matches.cosines

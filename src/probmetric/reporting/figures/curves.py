@@ -29,7 +29,7 @@ _SMALLEST = 1e-5
 
 @register("sparsification")
 def sparsification(context: ReportContext) -> _style.Drawing:
-    """One panel per dataset, one line per method, averaged over seeds."""
+    """Draw one panel per dataset, one line per method, averaged over seeds."""
     words = _style.Words(
         "Sparsification curves",
         "Accuracy of the test images that are left when the images with the highest uncertainty are removed first; "
@@ -51,7 +51,7 @@ def sparsification(context: ReportContext) -> _style.Drawing:
 
 @register("risk_coverage")
 def risk_coverage(context: ReportContext) -> _style.Drawing:
-    """One panel per dataset, one line per method, averaged over seeds, with a dot where a certificate stops."""
+    """Draw one panel per dataset, one line per method, averaged over seeds, with a dot where a certificate stops."""
     words = _style.Words(
         "Wrong answers against the share of questions answered",
         "Test images are questions; the surest are answered first. How sure an answer is, the score says by which the "
@@ -112,7 +112,7 @@ def _risk(promise: Promise) -> str:
 
 @register("roc")
 def roc(context: ReportContext) -> _style.Drawing:
-    """One panel per dataset and out-of-distribution set, one line per method, averaged over seeds."""
+    """Draw one panel per dataset and out-of-distribution set, one line per method, averaged over seeds."""
     words = _style.Words(
         "Out-of-distribution detection",
         "ROC curve of the uncertainty: can it tell out-of-distribution images (positive class, which should have the "
@@ -137,7 +137,7 @@ def roc(context: ReportContext) -> _style.Drawing:
 
 @register("severity")
 def severity(context: ReportContext) -> _style.Drawing:
-    """One panel per dataset, distortion and question; for many methods one for all distortions together, if known."""
+    """Draw one panel per dataset, distortion and question; for many methods all distortions together, if known."""
     words = _style.Words(
         "Answers by severity of each distortion",
         "Test images in bins by the strength of a distortion, equally many images in each. Errors: the share of wrong "
@@ -189,7 +189,7 @@ def _with_excess(curve: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
 
 @register("singular_values")
 def singular_values(context: ReportContext) -> _style.Drawing:
-    """One panel per dataset, one line per method, averaged over seeds (paper 001, figure 4).
+    """Draw one panel per dataset, one line per method, averaged over seeds (paper 001, figure 4).
 
     The values are those of the training images, as in the paper, if the evaluation of every run measured them
     (`evaluation.training_images`); else those of the test images.
@@ -256,7 +256,7 @@ _Band = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 @register("learning_curves")
 def learning_curves(context: ReportContext) -> _style.Drawing:
-    """One row per dataset: change of the training loss since the first epoch, and the validation metric."""
+    """Draw one row per dataset: change of the training loss since the first epoch, and the validation metric."""
     bands = {column: _data.collect(context, lambda runs, column=column: _band(runs, column)) for column in COLUMNS}  # type: ignore[misc]
     panels = {
         f"{title}: {name}": bands[column][title]
@@ -309,7 +309,7 @@ def _alt(context: ReportContext, validation: dict[str, dict[str, _Band]]) -> str
 
 @register("reliability")
 def class_probabilities(context: ReportContext) -> _style.Drawing:
-    """One panel per dataset, one line per method, averaged over seeds."""
+    """Draw one panel per dataset, one line per method, averaged over seeds."""
     words = _style.Words(
         "Reliability",
         "Accuracy of predictions against their confidence, in bins, mean over seeds. On the dotted diagonal confidence "
@@ -321,7 +321,7 @@ def class_probabilities(context: ReportContext) -> _style.Drawing:
 
 @register("retrieval_reliability")
 def votes(context: ReportContext) -> _style.Drawing:
-    """One panel per dataset, one line per method that draws samples, averaged over seeds (paper 003, figure 6)."""
+    """Draw one panel per dataset, one line per method that draws samples, averaged over seeds (paper 003, figure 6)."""
     words = _style.Words(
         "Reliability of retrieval by vote",
         "Each sample of an image's embedding votes for the label of its nearest neighbour among the samples of the "
@@ -335,7 +335,7 @@ def votes(context: ReportContext) -> _style.Drawing:
 
 @register("p_right")
 def stated_probabilities(context: ReportContext) -> _style.Drawing:
-    """One panel per dataset, one line per method, averaged over seeds."""
+    """Draw one panel per dataset, one line per method, averaged over seeds."""
     words = _style.Words(
         "Reliability of P(right)",
         "Share of right answers against P(right), the stated probability that an answer is right; bins with equally "

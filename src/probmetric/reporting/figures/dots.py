@@ -27,7 +27,7 @@ _WORDS = _style.Words(
 
 @register("metric_per_method")
 def metric_per_method(context: ReportContext) -> _style.Drawing:
-    """One row of panels per dataset, one panel per metric; a method has the same height in every panel."""
+    """Draw one row of panels per dataset, one panel per metric; a method has the same height in every panel."""
     series = {metric: context.by_data(metric) for metric in context.metrics}
     measured = {data: [metric for metric in context.metrics if data in series[metric]] for data in context.data}
     measured = {data: metrics for data, metrics in measured.items() if metrics}

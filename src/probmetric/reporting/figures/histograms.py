@@ -22,7 +22,7 @@ _MOST_BINS = 40
 
 @register("uncertainty_histogram")
 def uncertainty(context: ReportContext) -> _style.Drawing:
-    """One panel per dataset and method with out-of-distribution images (its first seed; cf. paper 003, figure 7)."""
+    """Draw one panel per dataset and method with out-of-distribution images (first seed; paper 003, figure 7)."""
     words = _style.Words(
         "Uncertainty of test and out-of-distribution images",
         "Share of images by their uncertainty, for test images and images of other datasets; first seed. Dashed lines: "
@@ -45,7 +45,7 @@ def uncertainty(context: ReportContext) -> _style.Drawing:
 
 @register("norm_histogram")
 def norms(context: ReportContext) -> _style.Drawing:
-    """One panel per dataset and method with concentrations, its first seed (paper 000, figure 9).
+    """Draw one panel per dataset and method with concentrations, its first seed (paper 000, figure 9).
 
     The experiment's first method on the dataset judges which images are right, as a baseline does in the paper. If a
     dataset has a single method, that method judges.
@@ -96,11 +96,11 @@ def chance_larger(first: np.ndarray, second: np.ndarray) -> float:
 def judgement(context: ReportContext, run: RunFolder) -> np.ndarray:
     """Return by manifest row: 1 if the image's nearest neighbour has its class, 0 if not, -1 if it is no query."""
     test = run.tensors("test", "mean", "label", "index")
-    label, asked = test["label"], _data.sides(context, run.key.data, test)
+    label, protocol = test["label"], _data.sides(context, run.key.data, test)
     table = np.full(int(test["index"].max(initial=-1)) + 1, -1)
-    answers = _data.nearest(test["mean"], asked, asked.queries, 1)[0]
+    answers = _data.nearest(test["mean"], protocol, protocol.queries, 1)[0]
     if answers.size:
-        table[test["index"][asked.queries]] = label[answers[:, 0]] == label[asked.queries]
+        table[test["index"][protocol.queries]] = label[answers[:, 0]] == label[protocol.queries]
     return table
 
 

@@ -20,7 +20,7 @@ _SPHERE_POINTS, _SPHERE_COLUMNS = 2000, 3
 
 @register("embedding_map")
 def embedding_map(context: ReportContext) -> _style.Drawing:
-    """One t-SNE map per dataset, for the method with the best first metric, its first seed (paper 004, figure 5)."""
+    """Draw a t-SNE map per dataset, for the method with the best first metric, its first seed (paper 004, figure 5)."""
     album = Album(context.prepared)
     runs = {data: run for data, run in _data.best_runs(context, "mean", "label", "index").items() if album.has(data)}
     names = listed([run.key.run for run in runs.values()])
@@ -80,7 +80,7 @@ def _map(axis: Axes, places: np.ndarray, tiles: list[np.ndarray], size: float) -
 
 @register("sphere")
 def sphere(context: ReportContext) -> _style.Drawing:
-    """One panel per dataset and method with three-dimensional embeddings, its first seed (paper 002, figure 4)."""
+    """Draw one panel per dataset and method with three-dimensional embeddings, its first seed (paper 002, figure 4)."""
     words = _style.Words(
         "Embeddings in three dimensions",
         f"Test embeddings (up to {_SPHERE_POINTS:,}; first seed): direction times concentration, which for methods "

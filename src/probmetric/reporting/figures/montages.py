@@ -65,7 +65,7 @@ class Album:
 
 @register("image_grid")
 def certain_and_uncertain(context: ReportContext) -> _style.Drawing:
-    """Two rows of images per dataset, for the method with the best first metric (its first seed)."""
+    """Draw two rows of images per dataset, for the method with the best first metric (its first seed)."""
     album = Album(context.prepared)
     runs = _best(context, album, "uncertainty", "index")
     words = _style.Words(
@@ -100,7 +100,7 @@ def certain_ends(run: RunFolder, album: Album) -> tuple[list[np.ndarray], np.nda
 
 @register("norm_grid")
 def norms(context: ReportContext) -> _style.Drawing:
-    """Two blocks of images per dataset and method (its first seed), by concentration: mostly the embedding's norm.
+    """Draw two blocks of images per dataset and method (its first seed), by concentration: mostly the embedding's norm.
 
     Paper 002, figures 1, 3 and 6 to 10; paper 000, figures 6 and 10.
     """
@@ -131,7 +131,7 @@ def norms(context: ReportContext) -> _style.Drawing:
 
 @register("uncertainty_grid")
 def strangers(context: ReportContext) -> _style.Drawing:
-    """Two blocks of framed images per dataset and method, its first seed (paper 003, figures 8 and 9)."""
+    """Draw two blocks of framed images per dataset and method, its first seed (paper 003, figures 8 and 9)."""
     album = Album(context.prepared)
     runs, cut = _first_bands(context, album, "uncertainty", "index")
     words = _style.Words(
@@ -176,7 +176,7 @@ def pooled(run: RunFolder, album: Album) -> tuple[np.ndarray, list[str], np.ndar
 
 @register("class_norm_grid")
 def classes(context: ReportContext) -> _style.Drawing:
-    """Four classes per dataset, one row each, for the best method with concentrations (paper 000, figure 11)."""
+    """Draw four classes per dataset, one row each, for the best method with concentrations (paper 000, figure 11)."""
     words = _style.Words(
         "Classes in the order of their norms",
         f"Each row: {IN_CLASS} test images of one class, evenly spaced in the order of their concentration (norm), "
@@ -214,7 +214,7 @@ def rows_of_classes(label: np.ndarray, concentration: np.ndarray) -> list[np.nda
 
 @register("retrieval_examples")
 def queries(context: ReportContext) -> _style.Drawing:
-    """Random queries per dataset with their nearest images, for the best method (paper 004, figure 4)."""
+    """Draw random queries per dataset with their nearest images, for the best method (paper 004, figure 4)."""
     words = _style.Words(
         "Queries and their nearest images",
         f"Test images drawn at random, each followed by the {_NEAREST} test images nearest to it, nearest first: blue "
@@ -243,10 +243,10 @@ def queries(context: ReportContext) -> _style.Drawing:
 def _query_lines(context: ReportContext, run: RunFolder, album: Album) -> list[tuple[list[np.ndarray], list[str]]]:
     """Return tiles and frame colours of each query and its nearest images."""
     test = run.tensors("test", "mean", "label", "index")
-    labels, asked = test["label"], _data.sides(context, run.key.data, test)
-    chosen = np.random.default_rng(0).permutation(asked.queries)[:_QUERIES]
+    labels, protocol = test["label"], _data.sides(context, run.key.data, test)
+    chosen = np.random.default_rng(0).permutation(protocol.queries)[:_QUERIES]
     lines = []
-    for query, others in zip(chosen, _data.nearest(test["mean"], asked, chosen, _NEAREST)[0], strict=True):
+    for query, others in zip(chosen, _data.nearest(test["mean"], protocol, chosen, _NEAREST)[0], strict=True):
         same = labels[others] == labels[query]
         tiles = album.tiles(run.key.data, test["index"][[query, *others]])
         lines.append((tiles, [QUERY, *(RIGHT if each else WRONG for each in same)]))
@@ -298,7 +298,7 @@ def _drawing(
 
 
 def _bands(context: ReportContext, bands: Bands, *, frames: Mapping[str, str] | None = None) -> Figure:
-    """One band per dataset and method: title, pictures side by side; a legend of `frames`, colour -> meaning."""
+    """Draw one band per dataset and method: title, pictures side by side; a legend of `frames`, colour -> meaning."""
     wide = max(len(pictures) for pictures in bands.values())
     shapes = [max(picture.shape[0] / picture.shape[1] for _, picture in pictures) for pictures in bands.values()]
     named = any(name for pictures in bands.values() for name, _ in pictures)

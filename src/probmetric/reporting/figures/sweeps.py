@@ -49,7 +49,7 @@ Rates = dict[str, dict[str, dict[float, Cell]]]  # panel -> method -> rate of wr
 
 @register("option_sweep")
 def option_sweep(context: ReportContext) -> _style.Drawing:
-    """One panel per dataset and option; a line per method, horizontal if the method was run with one value only."""
+    """Draw one panel per dataset and option; a line per method, horizontal if it was run with one value only."""
     sweeps = {data: sweep for data in context.data if (sweep := collect(context, data)).lines}
     if not sweeps:
         return _OPTIONS.nothing()
@@ -235,7 +235,7 @@ def _value(text: str) -> Any:
 
 @register("noise_robustness")
 def noise_robustness(context: ReportContext) -> _style.Drawing:
-    """One panel per dataset and kind of noise; methods run at two rates or more."""
+    """Draw one panel per dataset and kind of noise; methods run at two rates or more."""
     metric = context.metrics[0]
     panels = {title: _bands(methods) for title, methods in rates_of(context, metric).items()}
 

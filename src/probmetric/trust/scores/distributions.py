@@ -27,13 +27,13 @@ from probmetric.trust.scores import score
 
 @score(needs=("uncertainty",))
 def answer_uncertainty(match: Any) -> Any:
-    """Own uncertainty of the nearest image."""
+    """Return the uncertainty of the nearest image."""
     return match.answer["uncertainty"].astype(float)
 
 
 @score(needs=("mean", "variance"))
 def expected_cosine(match: Any) -> Any:
-    """1 - expected cosine of query and answer as Gaussians."""
+    """Return 1 - expected cosine of query and answer as Gaussians."""
     pairs = [(record["mean"].astype(float), record["variance"]) for record in (match.query, match.answer)]
     lengths = [(mean**2 + variance).sum(axis=1) for mean, variance in pairs]
     return 1.0 - (pairs[0][0] * pairs[1][0]).sum(axis=1) / np.sqrt(lengths[0] * lengths[1])
@@ -41,7 +41,7 @@ def expected_cosine(match: Any) -> Any:
 
 @score(needs=("mean", "variance"))
 def cosine_spread(match: Any) -> Any:
-    """Standard deviation of the cosine of query and answer as Gaussians."""
+    """Return the standard deviation of the cosine of query and answer as Gaussians."""
     (first, s), (second, t) = (
         (record["mean"].astype(float), record["variance"].astype(float)) for record in (match.query, match.answer)
     )
@@ -51,7 +51,7 @@ def cosine_spread(match: Any) -> Any:
 
 @score(needs=("mean", "variance"))
 def mutual_likelihood(match: Any) -> Any:
-    """Minus the mutual likelihood score of query and answer."""
+    """Return minus the mutual likelihood score of query and answer."""
     total = match.query["variance"].astype(float) + match.answer["variance"]
     total = np.maximum(total, np.finfo(np.float32).tiny)
     apart = match.query["mean"].astype(float) - match.answer["mean"]
@@ -60,7 +60,7 @@ def mutual_likelihood(match: Any) -> Any:
 
 @score(needs=("mean", "concentration"))
 def expected_likelihood(match: Any) -> Any:
-    """Minus the log expected likelihood of query and answer as vMF distributions."""
+    """Return minus the log expected likelihood of query and answer as vMF distributions."""
     import torch
 
     from probmetric.directional import log_normalizer
