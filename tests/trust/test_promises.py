@@ -138,7 +138,7 @@ def test_people_with_many_images_who_look_like_everybody_break_no_promise():
 @pytest.mark.parametrize("missing", [None, np.nan, 7])
 def test_an_identity_that_is_missing_is_named(missing):
     identities = np.array([["a", "b"], ["c", missing]], dtype=object)
-    with pytest.raises(ValueError, match=rf"identities .* of {type(missing).__name__}, str; .* none missing"):
+    with pytest.raises(ValueError, match=rf"identities holds values of {type(missing).__name__}, str; .* none missing"):
         certify_pairs([0.1, 0.2], [0, 0], false_accept=0.1, identities=identities)
     with pytest.raises(ValueError, match="identities: entry 3 is not finite"):
         certify_pairs([0.1, 0.2], [0, 0], false_accept=0.1, identities=[[1, 2], [3, np.nan]])

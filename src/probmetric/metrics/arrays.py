@@ -133,11 +133,13 @@ def names_of(values: Any, name: str, *, count: int | None = None) -> tuple[Array
     for kind in (str, int):  # a column of pandas
         if array.dtype.kind == "O" and all(isinstance(each, kind) for each in array.flat):
             array = array.astype(kind)
-    if array.ndim != 1 or len(array) != (len(array) if count is None else count) or array.dtype.kind not in "iufbUSMm":
+    if array.ndim != 1 or len(array) != (len(array) if count is None else count):
+        expected = f"({'N' if count is None else count},), one for each row"
+        raise ValueError(f"{name} has shape {array.shape}; expected {expected}.")
+    if array.dtype.kind not in "iufbUSMm":
         kinds = {type(each).__name__ for each in array.flat} if array.dtype.kind == "O" else {str(array.dtype)}
         raise ValueError(
-            f"{name} has shape {array.shape}, of {', '.join(sorted(kinds))}; expected "
-            f"({'N' if count is None else count},), one for each row, all integers or all names, none missing."
+            f"{name} holds values of {', '.join(sorted(kinds))}; expected all integers or all names, none missing."
         )
     if array.dtype.kind == "f":
         check_finite(array, name)
