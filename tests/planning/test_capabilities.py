@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,19 @@ UNREAD = [
         {"loss": "triplet", "training": {"schedule": "multistep", "milestones": [5, 45]}},
         "training.milestones does nothing with training.epochs 45; name epochs below it",
     ),
+    ({"like": "scheduled", "change": {"training.epochs": 9}}, "training.milestones does nothing with training.epochs 9;"),
+    (
+        {"training": {"epochs": 0, "head_init": "lda", "learning_rate": 0.1}},
+        "training.learning_rate does nothing with training.epochs 0; leave it out, or set training.epochs to 1 or more",
+    ),
+    (
+        {"training": {"epochs": 0, "learning_rates": {"trunk": 0.1}}},
+        "training.learning_rates.trunk does nothing with training.epochs 0",
+    ),
+    (
+        {"like": "trained", "change": {"training": {"epochs": 0, "weight_decay": 0}}},
+        "training.weight_decay does nothing with training.epochs 0",
+    ),
     (
         {"loss": "hyperbolic", "training": {"proxy_init": "class_means"}},
         "training.proxy_init does nothing with loss 'hyperbolic', which has no proxies or class weights; leave it out",
@@ -162,6 +176,9 @@ READ = [
     {"loss": "triplet", "training": {"momentum": 0.9, "proxy_init": "random", "warmup_epochs": 0}},
     {"loss": "triplet", "training": {"sampler": "shuffle", "images_per_class": 4}},
     {"loss": "triplet", "training": {"schedule": "multistep", "milestones": [44]}},
+    {"like": "scheduled", "change": {"training.epochs": 10}},
+    {"like": "scheduled", "change": {"training.epochs": 0}},
+    {"training": {"epochs": 0, "head_init": "lda", "augment": "none", "batch_size": 32, "sampler": "shuffle"}},
     {"loss": "triplet", "pretrained": True, "training": {"warmup_epochs": 1}},
     {"loss": "el_nivmf", "training": {"proxy_init": "class_means"}},
     {"loss": "threshold_consistent", "training": {"proxy_init": "class_means"}},
@@ -170,17 +187,18 @@ TRAINED = {
     "loss": "triplet",
     "training": {"optimizer": "sgd", "momentum": 0.8, "nesterov": True, "schedule": "cosine"},
 }
+SCHEDULED = {"loss": "triplet", "training": {"schedule": "multistep", "milestones": [5, 9], "epochs": 12}}
 
 
 @pytest.mark.parametrize(("spec", "message"), UNREAD, ids=[message[:40] for _, message in UNREAD])
 def test_what_a_method_writes_and_nothing_reads_is_refused(params, spec, message):
     with pytest.raises(ConfigError, match=f"methods.m: {message}"):
-        plan(params, {"m": spec, "trained": TRAINED})
+        plan(params, {"m": spec, "trained": TRAINED, "scheduled": SCHEDULED})
 
 
 @pytest.mark.parametrize("spec", READ, ids=str)
 def test_what_is_read_or_is_the_default_is_planned(params, spec):
-    assert plan(params, {"m": spec})
+    assert plan(params, {"m": spec, "scheduled": SCHEDULED})
 
 
 @pytest.mark.parametrize("form", ["flat", "nested"])
@@ -200,6 +218,24 @@ def test_a_block_that_sets_what_none_of_its_runs_reads_is_refused(params, form):
         planned(optimizer="adam", momentum=0.5)
     assert planned(optimizer="rmsprop", momentum=0.5, nesterov=False)
     assert planned(optimizer="adam", momentum=0.9)
+    with pytest.raises(ConfigError, match="set: training.learning_rate does nothing with training.epochs 0"):
+        planned(epochs=0, learning_rate=0.1)
+
+
+def test_a_grid_may_cross_no_epochs_with_settings_that_some_epochs_read(params):
+    block = {"datasets": ["digits"], "methods": ["trained"], "set": {"training.epochs": [0, 2]}, "seeds": [0]}
+    block["set"]["training.learning_rate"] = [0.1, 0.2]
+    experiment = parse(Experiment, {"title": "crossed", "runs": [block]}, "crossed")
+    assert len(expand(params, {"trained": parse(Method, TRAINED, "trained")}, experiment)) == 4
+
+
+@pytest.mark.parametrize(("epochs", "problem"), [(9, "name epochs below it"), (10, ""), (0, "")])
+def test_an_override_of_epochs_that_ends_before_a_milestone_is_refused(params, epochs, problem):
+    methods = {"m": parse(Method, SCHEDULED, "m")}
+    point = Point(dataset="digits", method="m", overrides={"training.epochs": epochs})
+    expected = pytest.raises(ConfigError, match=problem) if problem else contextlib.nullcontext()
+    with expected:
+        assert resolve(params, methods, point)
 
 
 def test_what_is_inherited_and_nothing_reads_is_planned_and_an_override_of_it_refused(params):

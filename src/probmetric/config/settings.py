@@ -23,7 +23,8 @@ from probmetric.runs.names import data_name
 
 Sampler = Literal["balanced", "balanced_with_replacement", "class_random", "episodic", "pairs", "shuffle"]
 BY_CLASS = ("balanced", "balanced_with_replacement", "class_random", "episodic")
-Epochs = Annotated[int, Field(ge=0, le=10**6)]
+MOST_EPOCHS = 10**6
+Epochs = Annotated[int, Field(ge=0, le=MOST_EPOCHS)]
 Some = Annotated[int, Field(ge=1, le=10**6)]
 WIDEST = 2**16
 
@@ -194,6 +195,11 @@ class EncoderSettings(Strict):
     def data(self) -> str:
         """Name of the prepared dataset: `glyphs`, `glyphs+noise0.2`."""
         return data_name(self.dataset, self.noise)
+
+    @property
+    def learns(self) -> bool:
+        """Whether a loss trains the encoder, for one epoch or more."""
+        return self.loss is not None and self.training.epochs > 0
 
     @property
     def data_folder(self) -> Path:

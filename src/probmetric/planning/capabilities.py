@@ -92,7 +92,7 @@ def _check_data(settings: RunSettings, source: DataSource, where: str) -> None:
             f"uncertainty {settings.uncertainty.name!r} needs validation images of the training classes; "
             f"{settings.dataset} holds out whole classes.",
         )
-    if _trains(settings) and settings.training.selection_metric == "accuracy":
+    if settings.learns and settings.training.selection_metric == "accuracy":
         raise UnsuitableError(
             where,
             f"training.selection_metric 'accuracy' needs validation images of the training classes; "
@@ -143,7 +143,7 @@ def training_problems(settings: RunSettings) -> Iterator[str]:
     if learnt and (objective is None or objective.name != chosen.name):
         base = f" of method {settings.base!r}" if settings.base else ""
         yield f"uncertainty {chosen.name!r} is learnt while training; set the objective{base} to {chosen.name!r}, too."
-    if _trains(settings) and settings.training.selection_metric == "accuracy" and not _classifies(settings):
+    if settings.learns and settings.training.selection_metric == "accuracy" and not _classifies(settings):
         yield (
             f"training.selection_metric 'accuracy': {_loss(settings)} is no classifier. Use recall_at_1 or map_at_r."
         )
@@ -152,7 +152,7 @@ def training_problems(settings: RunSettings) -> Iterator[str]:
 
 
 def _problems(settings: RunSettings) -> Iterator[str]:
-    trains, name = _trains(settings), settings.uncertainty.name
+    name = settings.uncertainty.name
     if settings.evaluation.proxies and settings.objective is not None:
         yield f"evaluation.proxies: objective {settings.objective.name!r} hides the loss's proxies; leave it out."
     elif settings.evaluation.proxies and not _can(losses.REGISTRY, settings.loss, "has_proxies"):
@@ -163,17 +163,17 @@ def _problems(settings: RunSettings) -> Iterator[str]:
             f"uncertainty {name!r} is fitted on validation images, but training.selection {selection!r} trains on them "
             "too. Use selection: validation, or an uncertainty (or prior) that needs none."
         )
-    if trains:
+    if settings.learns:
         yield from _batches(settings.training)
     yield from _unreadable_images(settings)
     yield from _nothing_to_drop(settings)
-    yield from _without_head(settings, trains=trains)
+    yield from _without_head(settings)
 
 
-def _without_head(settings: RunSettings, *, trains: bool) -> Iterator[str]:
+def _without_head(settings: RunSettings) -> Iterator[str]:
     if not _can(models.REGISTRY, settings.backbone, "has_head"):
         headless = f"a linear head; backbone {settings.backbone.name!r} has none with these options."
-        if settings.objective is not None and trains:
+        if settings.objective is not None and settings.learns:
             yield f"objective {settings.objective.name!r} needs {headless}"
         if _can(uncertainty.REGISTRY, settings.uncertainty, "needs_head"):
             yield f"uncertainty {settings.uncertainty.name!r} needs {headless}"
@@ -223,10 +223,6 @@ def _can(registry: Registry, component: Component | None, flag: str) -> bool:
 def reads_validation(component: Component) -> bool:
     """Tell whether the uncertainty is fitted on validation images."""
     return _can(uncertainty.REGISTRY, component, "closed_set") or component.options.get("prior") == "validation"
-
-
-def _trains(settings: RunSettings) -> bool:
-    return settings.loss is not None and settings.training.epochs > 0
 
 
 def _classifies(settings: RunSettings) -> bool:

@@ -10,15 +10,16 @@ Settings are addressed by dotted keys: `dim`, `training.epochs`, `loss` (another
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from probmetric import models
 from probmetric.config import (
     ELSEWHERE,
+    MOST_EPOCHS,
     OWN_VIEW,
     Component,
     ConfigError,
@@ -41,22 +42,42 @@ from probmetric.registry import UnknownNameError, When
 from probmetric.runs.folder import flatten
 from probmetric.runs.identity import REGISTRIES
 
-# Settings of training that are read only with certain values of another setting.
-READ_WITH = {
-    f"training.{name}": (f"training.{decider}", values)
+DEFAULTS = flatten({"training": Training().model_dump()})
+VALUES, GROUPS = ("fidelity", "dim", "pretrained"), ("training", "evaluation")
+_BORROWED = ("uncertainty", "fidelity", "evaluation")
+# Settings that only the steps of a training read; the milestones have a sentence of their own.
+_OF_STEPS = {
+    *("optimizer", "learning_rate", "learning_rates", "layer_decay", "weight_decay", "weight_decay_on", "momentum"),
+    *("nesterov", "schedule", "gamma", "plateau_patience", "proxy_init", "ema", "gradient_cache", "warmup_epochs"),
+    *("patience", "gradient_clip", "validate_every", "checkpoint_every"),
+}
+
+
+class Reading(NamedTuple):
+    """A setting that is read only with certain `values` (`named` in words) of the setting `decider`."""
+
+    key: str
+    decider: str
+    values: Container[Any]
+    named: str
+
+    def advice(self, value: Any) -> str:
+        """Return what to do about the setting, which has no effect with this `value` of the decider."""
+        return f"{self.decider} {value!r}; leave it out, or set {self.decider} to {self.named}."
+
+
+READ_WITH = [
+    Reading(f"training.{name}", f"training.{decider}", values, " or ".join(values))
     for name, field in Training.model_fields.items()
     for mark in field.metadata
     if isinstance(mark, When)
     for decider, values in mark.options.items()
-}
-DEFAULTS = flatten({"training": Training().model_dump()})
-VALUES, GROUPS = ("fidelity", "dim", "pretrained"), ("training", "evaluation")
-_BORROWED = ("uncertainty", "fidelity", "evaluation")
-
-
-def instead(decider: str, value: Any, values: Collection[str]) -> str:
-    """Return the advice for a setting that has no effect with the others."""
-    return f"{decider} {value!r}; leave it out, or set {decider} to {' or '.join(values)}."
+]
+READ_IN_STEPS = [
+    Reading(key, "training.epochs", range(1, MOST_EPOCHS + 1), "1 or more")
+    for key in DEFAULTS
+    if key.split(".")[1] in _OF_STEPS
+]
 
 
 @dataclass
@@ -165,19 +186,24 @@ class Draft:
                 "options, so that its features are the embedding; remove dim, or the option head: none"
             )
 
-    def check_read(self, written: Mapping[str, Any]) -> None:
+    def check_read(self, written: Mapping[str, Any], readings: Iterable[Reading] = READ_WITH) -> None:
         """Raise `ConfigError` for a setting in `written` that has no effect with the others; defaults may have none.
 
         Args:
-            written: settings that people wrote, by dotted key or nested.
+            written: settings that people wrote, by dotted key or nested; with `training.epochs` the milestones count
+                as written, too.
+            readings: what reads settings of training.
         """
         training = Training().model_dump() | self.settings["training"]
         reasons = dict(self._unread(training)) | {
-            key: instead(decider, value, values)
-            for key, (decider, values) in READ_WITH.items()
-            if (value := training[decider.partition(".")[2]]) not in values
+            reading.key: reading.advice(value)
+            for reading in readings
+            if (value := training[reading.decider.partition(".")[2]]) not in reading.values
         }
-        for key, value in flatten(written).items():
+        flat = flatten(written)
+        if flat.get("training.epochs"):
+            flat.setdefault("training.milestones", training["milestones"])
+        for key, value in flat.items():
             if key in reasons and value != DEFAULTS.get(key):
                 raise ConfigError(f"{key} does nothing with {reasons[key]}")
 
@@ -288,7 +314,7 @@ def composed(
         draft.check_dim(changes.get("dim", method.dim), f"methods.{name}")
     with naming(f"methods.{name}"):
         options = {part: component.options for part in ("loss", "view") if (component := getattr(method, part))}
-        draft.check_read(options | {"training": method.training} | changes)
+        draft.check_read(options | {"training": method.training} | changes, [*READ_WITH, *READ_IN_STEPS])
         if not draft.base and not draft.settings["loss"] and draft.settings["training"].get("epochs", 1):
             raise ConfigError(
                 "without a loss nothing is trained; set `loss`, or `training: {epochs: 0}` for the network as it is."

@@ -26,7 +26,7 @@ from probmetric.config import (
 from probmetric.errors import nearest
 from probmetric.io import FileError
 from probmetric.planning.capabilities import UnsuitableError, check_run, check_strangers
-from probmetric.planning.composition import DEFAULTS, READ_WITH, Draft, composed, instead
+from probmetric.planning.composition import DEFAULTS, READ_IN_STEPS, READ_WITH, Draft, composed
 from probmetric.planning.declared import check_declared, data_source, dataset_names, missing_files, strangers
 from probmetric.planning.experiments import (
     PRESET,
@@ -141,8 +141,7 @@ def plan_experiment(params: Params, name: str) -> PlannedExperiment:
 def _selects(run: Run) -> bool:
     """Return whether the way of choosing epochs matters for a run: a run that fits nothing is not repeated for it."""
     training = run.settings.training
-    fits = training.head_init != "random" or (run.settings.loss is not None and training.epochs > 0)
-    return fits or training.selection == "validation"
+    return run.settings.learns or training.head_init != "random" or training.selection == "validation"
 
 
 def _described(spec: Experiment, more: str) -> Experiment:
@@ -233,10 +232,11 @@ def expand(
 
 def _check_crossed(overrides: list[Mapping[str, Any]]) -> None:
     """Raise `ConfigError` if a grid sets a setting and the one it depends on, but never a pair in which it is read."""
-    for key, (decider, values) in READ_WITH.items():
-        both = [each for each in overrides if decider in each and each.get(key, DEFAULTS[key]) != DEFAULTS[key]]
-        if both and not any(each[decider] in values for each in both):
-            raise ConfigError(f"set: {key} does nothing with {instead(decider, both[0][decider], values)}")
+    for reading in (*READ_WITH, *READ_IN_STEPS):
+        key, decider, default = reading.key, reading.decider, DEFAULTS[reading.key]
+        both = [each for each in overrides if decider in each and each.get(key, default) != default]
+        if both and not any(each[decider] in reading.values for each in both):
+            raise ConfigError(f"set: {key} does nothing with {reading.advice(both[0][decider])}")
 
 
 def _check_search(params: Params, methods: Mapping[str, Method], point: Point) -> None:
@@ -343,8 +343,8 @@ def _change(params: Params, draft: Draft, overrides: Mapping[str, Any]) -> None:
         if key != PRESET:
             draft.set(key, value)
     draft.check_dim(overrides.get("dim"), "override")
-    crossed = {key for key, (decider, _) in READ_WITH.items() if decider in overrides}
-    draft.check_read({key: value for key, value in overrides.items() if key not in crossed})
+    readings = [reading for reading in (*READ_WITH, *READ_IN_STEPS) if reading.decider not in overrides]
+    draft.check_read(overrides, readings)
 
 
 def _short(key: str, value: Any) -> str:

@@ -31,16 +31,15 @@ DECIDING = {
 def kind_of(settings: EncoderSettings) -> str:
     """Return a key for trainings of which all or none can begin; "" if planning knows that this one can."""
     training, backbone = settings.training, settings.backbone
-    learns = settings.loss is not None and training.epochs > 0
     headless = not models.REGISTRY.holds(backbone.name, "has_head", backbone.options)
     weights = settings.pretrained and backbone.name != "timm"  # for timm's networks `models._weights` answers faster
     changed = training.lora or training.layer_decay is not None or training.gradient_cache
     drawn = training.sampler in PARTICULAR
-    if not (weights or training.train_from or (learns and (changed or drawn or headless))):
+    if not (weights or training.train_from or (settings.learns and (changed or drawn or headless))):
         return ""
     include: Any = dict.fromkeys(("backbone", "view", "pretrained", *(("dataset", "noise") if drawn else ())), True)
     include |= {"training": DECIDING} | ({"loss": True, "objective": True} if headless else {})
-    return f"{learns} {settings.model_dump_json(include=include)}"
+    return f"{settings.learns} {settings.model_dump_json(include=include)}"
 
 
 def refusal(settings: EncoderSettings, *, data: bool, weights: bool) -> str:
@@ -70,7 +69,7 @@ def refusal(settings: EncoderSettings, *, data: bool, weights: bool) -> str:
         with torch.random.fork_rng(devices=[]):
             trained_on = TrainingData(images, settings.training, seed=settings.seed, device=torch.device("cpu"))
             encoder, loss, _ = assemble(settings, trained_on.sizes)
-            if loss is not None and settings.training.epochs > 0:
+            if loss is not None and settings.learns:
                 Trainer(encoder, loss, trained_on, Conduct(Checkpoints("state"), ""))
     except (ProbMetricError, ValueError) as error:
         return str(error)

@@ -123,7 +123,7 @@ class Search:
             raise ConfigError(
                 f"method {name!r} declares no `search`, the search file no `ranges` and no `spaces` for it."
             )
-        deciders = {key: ranges[key].checked[0] for key, _ in READ_WITH.values() if key in ranges}
+        deciders = {each.decider: ranges[each.decider].checked[0] for each in READ_WITH if each.decider in ranges}
         for key, span in ranges.items():
             if key.partition(".")[0] in UNSEEN:
                 raise ConfigError(f"range of {key}: training does not read it, so that no trial differs; leave it out.")
@@ -136,7 +136,7 @@ class Search:
     def _check_trains(self, name: str, values: Mapping[str, Any]) -> None:
         """Raise `ConfigError` if a trial of the method with these values would not train, or would see test images."""
         run = self._resolve(name, values, self.spec.seeds[0])
-        if not run.trains or run.settings.training.epochs == 0:
+        if not run.trains or not run.settings.learns:
             raise ConfigError(f"method {name!r} trains nothing, so there is nothing to search.")
         if run.settings.training.selection == "as_published":
             raise ConfigError(
