@@ -198,6 +198,28 @@ def test_fields_that_would_be_no_options_are_refused(project, above):
         load_plugins(["mylab"])
 
 
+@pytest.mark.parametrize(
+    ("base", "package_of_base", "defined", "missing"),
+    [
+        ("View", "data.views", "", "evaluation"),
+        ("View", "data.views", "evaluation", "normalise"),
+        ("Loss", "losses", "", "compute or logits or forward"),
+        ("Uncertainty", "uncertainty", "", "represent or describe"),
+        ("Source", "data.sources", "", "read"),
+        ("Loss", "losses", "logits", ""),
+        ("Uncertainty", "uncertainty", "describe", ""),
+    ],
+)
+def test_a_class_without_a_method_that_its_base_leaves_open_is_refused(project, base, package_of_base, defined, missing):
+    text = f"from probmetric.{package_of_base} import {base}, register\n@register\nclass Ours({base}):\n"
+    package(project, ours=text + f"    def {defined or 'other'}(self, *args, **options): return self\n")
+    if not missing:
+        load_plugins(["mylab"])
+        return
+    with pytest.raises(RegistrationError, match=rf"^mylab.ours: \w+ 'ours' does not define {missing}, "):
+        load_plugins(["mylab"])
+
+
 def test_fields_that_a_view_inherits_are_checked_as_they_are_declared_there(project):
     text = (
         "from dataclasses import dataclass\nfrom probmetric.data.views import register\n"
@@ -344,7 +366,10 @@ def test_every_kind_is_open(project):
         "    def read(self, files, *, seed): ...\n"
     )
     backbone = "from probmetric.models import Encoder, register\n@register\nclass Net(Encoder):\n    has_head = False\n"
-    doubt = "from probmetric.uncertainty import Uncertainty, register\n@register\nclass D(Uncertainty): fits = True\n"
+    doubt = (
+        "from probmetric.uncertainty import Uncertainty, register\n@register\nclass D(Uncertainty):\n    fits = True\n"
+        "    def describe(self, rows, predictor): ...\n"
+    )
     package(project, my_figure=figure, mine=source, net=backbone, doubt=doubt)
     load_plugins(["mylab"])
     names = {"figure": "my_figure", "dataset": "mine", "backbone": "net", "uncertainty": "doubt"}

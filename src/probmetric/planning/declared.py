@@ -11,7 +11,6 @@ makes it, and which of its files are there.
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
@@ -300,14 +299,13 @@ def prepare(params: Params, name: str, *, output: Path | None = None, raw: Path 
     if "+" in name:
         raise FileError(f"{name} is made of a prepared dataset: `probmetric data ensure {name}` makes both.")
     declared, folders = data_source(params, name), params.data
-    options: dict[str, Any] = dict(declared.options)
     return prepare_dataset(
         declared.source,
         output or Path(folders.prepared) / name,
         raw=raw or folders.raw_of(declared),
         seed=folders.seed,
         progress=progress,
-        **options,
+        **declared.options,
     )
 
 
@@ -320,15 +318,7 @@ def absent(params: Params, names: Iterable[str]) -> list[DatasetStatus]:
 
 def missing_files(params: Params, name: str) -> str:
     """Name the files that dataset `name` lacks for preparation; "" if it can be prepared, or is."""
-    raw = params.data.raw_of(data_source(params, split_data_name(name)[0]))
-    changed = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in (raw, Path(params.data.prepared)))
-    return _missing_files(params.model_dump_json(include={"data", "datasets", "noise"}), name, changed)
-
-
-@functools.lru_cache(maxsize=256)
-def _missing_files(values: str, name: str, changed: tuple[int, ...]) -> str:
-    """Name the missing files of `missing_files`; the result is kept for folders last changed at the times `changed`."""
-    return ", ".join(file for row in absent(Params.model_validate_json(values), [name]) for file in row.missing)
+    return ", ".join(file for row in absent(params, [name]) for file in row.missing)
 
 
 def status(params: Params, names: Iterable[str] | None = None) -> list[DatasetStatus]:

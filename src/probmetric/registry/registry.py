@@ -97,6 +97,13 @@ def _last_home(kind: str, name: str) -> str:
 T = TypeVar("T", bound=Callable[..., Any])
 
 PLUGIN_ADVICE = "If it is yours, name its module (`plugins` of params.yaml), or install its package."
+# Methods that the base class of a kind leaves open: a component defines at least one of each group.
+_OPEN = {
+    "dataset": [("Source.read",)],
+    "loss": [("Loss.compute", "Loss.logits", "Loss.forward")],
+    "uncertainty": [("Uncertainty.represent", "Uncertainty.describe")],
+    "view": [("View.evaluation",), ("View.normalise",)],
+}
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _NAMED = re.compile(r'^@(?:register\("|score\(.*\)\ndef )([a-z0-9_]+)', re.MULTILINE)
 
@@ -136,7 +143,8 @@ class Registry:
         """Register a class or function, as `@register` by the name of its module, or as `@register("name")`.
 
         Raises:
-            RegistrationError: another component has that name, the name is not allowed, or it differs from the file's.
+            RegistrationError: another component has that name, the name is not allowed or differs from the file's, or
+                a method is missing.
         """
         if component is None:
             return self.register
@@ -156,7 +164,9 @@ class Registry:
                 "as in @register('my_name')."
             )
         self._alone(name, component)
-        self.adopt(name, entry_of(component, component.__module__, self.context, self.constants))
+        entry = entry_of(component, component.__module__, self.context, self.constants)
+        self._check_defined(name, component)
+        self.adopt(name, entry)
         self._objects[name] = component
         return component
 
@@ -169,6 +179,18 @@ class Registry:
                 "a name of its own: @register('...')."
             )
         return component
+
+    def _check_defined(self, name: str, component: Callable[..., Any]) -> None:
+        """Raise `RegistrationError` if a class lacks a method that its base class leaves open."""
+        for group in _OPEN.get(self.kind, ()):
+            methods = [qualified.rpartition(".")[2] for qualified in group]
+            inherited = [getattr(component, method, None) for method in methods]
+            places = [f"{getattr(each, '__module__', '')}:{getattr(each, '__qualname__', '')}" for each in inherited]
+            if places == [f"{self.package}._base:{qualified}" for qualified in group]:
+                raise RegistrationError(
+                    f"{component.__module__}: {self.kind} {name!r} does not define {' or '.join(methods)}, without which "
+                    "it does nothing; add the method to its class."
+                )
 
     def adopt(self, name: str, entry: Entry) -> None:
         """Add the entry of a component defined outside the package; the component is imported when it is needed.
