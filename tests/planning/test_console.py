@@ -11,8 +11,11 @@ import pytest
 from snakemake.settings.enums import Quietness
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from probmetric.io import write_json
-from probmetric.planning.console import Progress, finding, linked
+from probmetric.config import Params, RunSettings
+from probmetric.io import write_json, write_text
+from probmetric.planning.console import Progress, failure_summary, finding, linked
+from probmetric.planning.workflow import WorkflowPlan
+from probmetric.runs.plan import Run
 from snakemake_logger_plugin_probmetric import LogHandler
 
 SETTINGS = {
@@ -191,3 +194,17 @@ def test_paths_are_links_in_a_terminal_and_only_there(monkeypatch, tmp_path):
     assert targets == [(tmp_path / path).as_uri() for path in (f"logs/run/{RUN}.log", "reports/a/index.html")]
     monkeypatch.setenv("TERM", "dumb")
     assert linked(text, terminal=True) == text
+
+
+def test_after_a_failure_only_what_the_workflow_should_make_counts_as_missing(tmp_path, monkeypatch):
+    """With `until: train` a trained run is made, though it has no metrics, and there are no reports."""
+    params = Params(datasets=["digits"], until="train")
+    settings = RunSettings(dataset="digits", method="contrastive")
+    runs = {name: Run(name, name, settings) for name in (RUN, f"{RUN}1")}
+    plan = WorkflowPlan(params, {"shop": None}, runs)
+    for made in ("data/prepared/digits/digest", f"state/train/{RUN}"):
+        write_text(tmp_path / made, "")
+    write_text(tmp_path / f"logs/run/{RUN}1.log", "no memory\n")
+    said = failure_summary(plan, since=0.0).splitlines()
+    assert said[1].startswith("1 job(s) failed")
+    assert said[2:-1] == [f"  run {RUN}1", f"    log: logs/run/{RUN}1.log", "    no memory"]

@@ -261,6 +261,13 @@ def test_a_run_cannot_start_from_itself(params):
         origins([itself], lambda _: itself)
 
 
+def test_a_file_that_names_no_experiment_plans_those_of_the_command_line(params, tmp_path, monkeypatch):
+    config = params.model_dump(mode="json") | {"experiments": []}
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text("experiments:\n")
+    assert WorkflowPlan.from_config(config).experiments == []
+
+
 def test_a_run_that_starts_from_missing_weights_is_refused_before_any_job(params):
     settings = {"title": "t", "runs": [grid("softmax")]}
     (run,) = runs_of(params, parse(Experiment, settings, "t"))

@@ -18,7 +18,7 @@ from probmetric.io import FileError, write_text
 from probmetric.io.folders import check_new_file
 from probmetric.planning import declared, own_data
 from probmetric.planning.own_data import start
-from probmetric.planning.plans import DataPlan
+from probmetric.planning.plans import read_data_plan
 from probmetric.runs.names import LabelNoise, split_data_name
 
 # Options of `init` and their defaults: for some sources, for data that a network reads, for all data.
@@ -73,7 +73,7 @@ def doctor(options: argparse.Namespace) -> None:
 
 def ensure(options: argparse.Namespace) -> None:
     """Run `probmetric data ensure`."""
-    declared.ensure(DataPlan.read(options.plan).params if options.plan else params(), options.name)
+    declared.ensure(read_data_plan(options.plan) if options.plan else params(), options.name)
 
 
 def status(options: argparse.Namespace) -> None:

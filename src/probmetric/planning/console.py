@@ -128,7 +128,7 @@ def closing_summary(plan: WorkflowPlan) -> str:
 def partial_reports(plan: WorkflowPlan) -> str:
     """Make, after a failure, the report of every experiment that has finished runs; return their paths."""
     made = []
-    for name in plan.experiments:
+    for name in plan.reported:
         if not any(RunFolder.named(run).finished for run in plan.run_names(name)):
             continue
         command = [sys.executable, "-m", "probmetric.cli", "report", name]
@@ -138,7 +138,7 @@ def partial_reports(plan: WorkflowPlan) -> str:
     return "\n".join(["These reports show the finished runs and mark the others as not run:", *made]) if made else ""
 
 
-def failure_summary(plan: WorkflowPlan, since: float, logs: Path = Path("logs")) -> str:
+def failure_summary(plan: WorkflowPlan, since: float) -> str:
     """Return which jobs failed, their logs with the last lines, and how to continue.
 
     A job failed if its log was written since the workflow began, and its output is missing.
@@ -146,15 +146,13 @@ def failure_summary(plan: WorkflowPlan, since: float, logs: Path = Path("logs"))
     Args:
         plan: the plan of the workflow.
         since: start of the workflow, in seconds since 1970.
-        logs: the jobs' logs, `<rule>/<subject>.log`.
     """
     prepared = Path(plan.params.data.prepared)
-    data = dict.fromkeys(name for run in plan.runs.values() for name in run.data)
-    missing = [("prepare", name) for name in data if not (prepared / name / "digest").exists()]
-    missing += [("run", run) for run in plan.runs if not RunFolder.named(run).finished]
-    missing += [("report", name) for name in plan.experiments if not Path(f"reports/{name}/index.html").exists()]
-    missing += [("track", name) for name in plan.experiments if not Path(f"state/tracked/{name}.json").exists()]
-    began = {(rule, about): logs / rule / f"{about}.log" for rule, about in missing}
+    missing = [("prepare", name) for name in plan.data if not (prepared / name / "digest").exists()]
+    missing += [("run", run) for run in plan.runs if not plan.is_made(run)]
+    missing += [("report", name) for name in plan.reported if not Path(f"reports/{name}/index.html").exists()]
+    missing += [("track", name) for name in plan.reported if not Path(f"state/tracked/{name}.json").exists()]
+    began = {(rule, about): Path(f"logs/{rule}/{about}.log") for rule, about in missing}
     failed = {job: log for job, log in began.items() if log.is_file() and log.stat().st_mtime >= since}
     if not failed:
         return ""

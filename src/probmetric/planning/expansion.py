@@ -6,10 +6,11 @@ The name of a run's folder describes the run and does not depend on the experime
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,7 +27,7 @@ from probmetric.config import (
 from probmetric.errors import nearest
 from probmetric.io import FileError
 from probmetric.planning.capabilities import UnsuitableError, check_run, check_strangers
-from probmetric.planning.composition import DEFAULTS, READ_IN_STEPS, READ_WITH, Draft, composed
+from probmetric.planning.composition import DEFAULTS, READ_IN_STEPS, READ_WITH, Draft, composed, lineage
 from probmetric.planning.declared import check_declared, data_source, dataset_names, missing_files, strangers
 from probmetric.planning.experiments import (
     PRESET,
@@ -43,6 +44,21 @@ from probmetric.runs.names import RunKey, override_items, split_data_name, table
 from probmetric.runs.plan import Run
 
 _POSTERIOR_KEYS = ("uncertainty", "evaluation")
+
+
+def borrowed(runs: Sequence[Run], find: Callable[[str], Run]) -> dict[str, Run]:
+    """Return, by name, the runs that train the encoders which `runs` borrow, and those from which any of them start.
+
+    Args:
+        runs: the runs.
+        find: name of a run -> the run.
+
+    Raises:
+        ConfigError: a run starts from itself.
+    """
+    names = dict.fromkeys(name for run in runs if not run.trains for name in run.encoders)
+    encoders = {name: find(name) for name in names}
+    return origins([*runs, *encoders.values()], find) | encoders
 
 
 def origins(runs: Iterable[Run], find: Callable[[str], Run]) -> dict[str, Run]:
@@ -120,22 +136,19 @@ def plan_experiment(params: Params, name: str) -> PlannedExperiment:
     check_name(name)
     methods = methods_with(params, {table_of(name): source})
     left_out: dict[str, str] = {}
-    if substitution is None:
-        selections = selections_of(name)
-        spec = with_selections(source, selections)
-        with naming(f"experiment {name}"):
-            runs = [run for run in expand(params, methods, spec) if not selections or _selects(run)]
-    else:
-        spec = substitution.apply(params, source)
-        with naming(f"experiment {name}"):
-            runs = expand(params, methods, spec, left_out)
-        if not runs:
-            reasons = "; ".join(f"{method}: {reason}" for method, reason in left_out.items())
-            raise ConfigError(f"experiment {name}: none of its methods can run on {substitution.dataset}. {reasons}")
-        spec = _described(spec, " ".join(f"Left out: {method} ({reason})" for method, reason in left_out.items()))
+    selections = selections_of(name)
+    spec = substitution.apply(params, source) if substitution else with_selections(source, selections)
+    with naming(f"experiment {name}"):
+        runs = expand(params, methods, spec, left_out if substitution else None)
+    if selections:
+        runs = [run for run in runs if _selects(run)]
+    if substitution and not runs:
+        reasons = "; ".join(f"{method}: {reason}" for method, reason in left_out.items())
+        raise ConfigError(f"experiment {name}: none of its methods can run on {substitution.dataset}. {reasons}")
+    spec = _described(spec, " ".join(f"Left out: {method} ({reason})" for method, reason in left_out.items()))
     spec = _telling_absent(params, spec, runs)
-    encoders, searched = _encoders(params, methods, runs), _searched(methods, runs)
-    return PlannedExperiment(spec, tuple(runs), encoders, substitution, left_out, searched)
+    encoders = borrowed(runs, functools.partial(_named, params, methods))
+    return PlannedExperiment(spec, tuple(runs), encoders, substitution, left_out, _searched(methods, runs))
 
 
 def _selects(run: Run) -> bool:
@@ -182,14 +195,6 @@ def _untuned(methods: Mapping[str, Method], name: str) -> str:
         return next(same, "")
     origin = method.like or ""
     return _untuned(methods, origin) if origin and methods[origin].budget else origin
-
-
-def _encoders(params: Params, methods: Mapping[str, Method], runs: Iterable[Run]) -> dict[str, Run]:
-    """Return the runs that train the encoders which `runs` borrow, and those from which any of them start."""
-    runs = list(runs)
-    names = dict.fromkeys(name for run in runs if not run.trains for name in run.encoders)
-    encoders = {name: _named(params, methods, name) for name in names}
-    return origins([*runs, *encoders.values()], lambda name: _named(params, methods, name)) | encoders
 
 
 def expand(
@@ -313,17 +318,15 @@ def resolve(params: Params, methods: Mapping[str, Method], point: Point) -> Run:
 def _composed_on_base(params: Params, methods: Mapping[str, Method], point: Point) -> tuple[Draft, str]:
     """Return the settings of a run with its overrides, and the fidelity of an uncertainty on a borrowed encoder."""
     dataset = without_split(split_data_name(point.dataset)[0])
-    draft = composed(params, methods, point.method, dataset)
-    fidelity = ""
-    if draft.base:
-        borrowing, fidelity = draft, draft.settings["fidelity"]
-        draft = composed(params, methods, borrowing.base or "", dataset)
+    base = lineage(methods, point.method)[0].base
+    if base is None:
+        draft, fidelity = composed(params, methods, point.method, dataset), ""
+    else:
+        draft = composed(params, methods, base, dataset)
         if draft.base:
-            raise ConfigError(
-                f"methods.{point.method}: its base {borrowing.base!r} trains nothing itself; name {draft.base!r}."
-            )
+            raise ConfigError(f"methods.{point.method}: its base {base!r} trains nothing itself; name {draft.base!r}.")
         borrowing = composed(params, methods, point.method, dataset, draft.settings["evaluation"])
-        draft.base, draft.label = borrowing.base, borrowing.label
+        draft.base, draft.label, fidelity = base, borrowing.label, borrowing.settings["fidelity"]
         for part in _POSTERIOR_KEYS:
             draft.settings[part] = borrowing.settings[part]
     _change(params, draft, point.overrides)

@@ -110,34 +110,26 @@ def hold_plans() -> None:
     _HELD.enter_context(try_lock(LOCK))
 
 
-@dataclass(frozen=True)
-class DataPlan:
-    """The part of params.yaml about data: which datasets there are, where they are stored and how they are made."""
+def write_data_plan(params: Params) -> Path:
+    """Write which datasets there are, where they are stored and how they are made, if that has changed."""
+    about_data = Params(data=params.data, datasets=params.datasets, noise=params.noise, plugins=params.plugins)
+    return write_if_changed(DATA, about_data.model_dump(mode="json"))
 
-    params: Params
 
-    @classmethod
-    def of(cls, params: Params) -> DataPlan:
-        """Return the plan of a configuration; settings that are not about data have their defaults."""
-        return cls(Params(data=params.data, datasets=params.datasets, noise=params.noise, plugins=params.plugins))
+def read_data_plan(path: str | Path) -> Params:
+    """Read a plan of data; its settings that are not about data are defaults. Errors as for `ReportPlan.read`."""
+    params: Params = parse(Params, read_json(path, AGAIN, dict[str, Any]), str(path))
+    return params
 
-    def write(self) -> Path:
-        """Write the plan, unless it stands there already; returns its path."""
-        return write_if_changed(DATA, self.params.model_dump(mode="json"))
 
-    def write_dataset(self, name: str, *, again: bool = False) -> Path:
-        """Write the current ingredients of prepared dataset `name`, if they have changed; return the path.
+def write_dataset_plan(params: Params, name: str, *, again: bool = False) -> Path:
+    """Write the current ingredients of prepared dataset `name`, if they have changed; return the path.
 
-        `again` changes the file in any case, so that the dataset is prepared again.
-        """
-        path = dataset_plan(name)
-        before = read_json(path, AGAIN, dict[str, Any]) if present(path) else {}
-        return write_if_changed(path, made_of(self.params, name, before), again=again)
-
-    @classmethod
-    def read(cls, path: str | Path) -> DataPlan:
-        """Read a plan; errors as for `ReportPlan.read`."""
-        return cls(parse(Params, read_json(path, AGAIN, dict[str, Any]), str(path)))
+    `again` changes the file in any case, so that the dataset is prepared again.
+    """
+    path = dataset_plan(name)
+    before = read_json(path, AGAIN, dict[str, Any]) if present(path) else {}
+    return write_if_changed(path, made_of(params, name, before), again=again)
 
 
 def dataset_plan(name: str) -> Path:

@@ -28,8 +28,16 @@ from probmetric.metrics.ood import UNANSWERABLE
 from probmetric.models import REGISTRY as BACKBONES
 from probmetric.models._weights import missing_weights, unfit_weights, unknown_tag, unpublished
 from probmetric.planning.declared import absent, outdated, strangers
-from probmetric.planning.expansion import PlannedExperiment, find_run, origins, plan_experiment
-from probmetric.planning.plans import DATA, DataPlan, ReportPlan, dataset_plan, reporting_code, workflow_runs
+from probmetric.planning.expansion import PlannedExperiment, borrowed, find_run, plan_experiment
+from probmetric.planning.plans import (
+    DATA,
+    ReportPlan,
+    dataset_plan,
+    reporting_code,
+    workflow_runs,
+    write_data_plan,
+    write_dataset_plan,
+)
 from probmetric.planning.rehearsal import kind_of, refusal
 from probmetric.process import path_with_this_python, switch_telemetry_off
 from probmetric.reporting.claims import load_claims
@@ -72,11 +80,9 @@ class WorkflowPlan:
         runs = {run.name: run for experiment in planned.values() for run in experiment.runs}
         named = [find_run(params, name) for name in params.runs]
         encoders = {name: run for experiment in planned.values() for name, run in experiment.encoders.items()}
-        encoders |= {name: find_run(params, name) for run in named for name in run.encoders}
-        encoders = origins([*named, *encoders.values()], lambda name: find_run(params, name)) | encoders
-        runs = encoders | {run.name: run for run in named} | runs
-        check_archives(params, {name for run in runs.values() for name in run.data})
-        plan = cls(params, planned, runs)
+        encoders |= borrowed(named, partial(find_run, params))
+        plan = cls(params, planned, encoders | {run.name: run for run in named} | runs)
+        check_archives(params, plan.data)
         plan._check_trainings()
         return plan
 
@@ -94,6 +100,20 @@ class WorkflowPlan:
         """Return the runs of an experiment, in its order."""
         return tuple(run.name for run in self.planned[experiment].runs)
 
+    @property
+    def data(self) -> list[str]:
+        """Prepared datasets that the runs read, each once."""
+        return list(dict.fromkeys(name for run in self.runs.values() for name in run.data))
+
+    @property
+    def reported(self) -> list[str]:
+        """Names of the experiments that get a report: none if the runs end before their evaluation."""
+        return self.experiments if self.params.until == "evaluate" else []
+
+    def is_made(self, run: str) -> bool:
+        """Say whether a run is made for Snakemake, up to the step with which the runs end."""
+        return Path(made_file(self.params.until).format(run=run)).exists()
+
     @functools.cached_property
     def judge(self) -> Judge:
         """The judge that tells of every step whether it is finished and up to date."""
@@ -106,11 +126,10 @@ class WorkflowPlan:
         files came from elsewhere), so that Snakemake makes it again. While a workflow is running here, existing plans
         do not change: jobs that have not started yet do what was planned.
         """
-        data = DataPlan.of(self.params)
-        names = dict.fromkeys(name for run in self.runs.values() for name in run.data)
-        plans: dict[Path, Callable[[], Path]] = {DATA: data.write}
-        for name in names:
-            plans[dataset_plan(name)] = partial(data.write_dataset, name, again=name in self.outdated_data)
+        plans: dict[Path, Callable[[], Path]] = {DATA: partial(write_data_plan, self.params)}
+        for name in self.data:
+            again = name in self.outdated_data
+            plans[dataset_plan(name)] = partial(write_dataset_plan, self.params, name, again=again)
         for run in self.runs.values():
             plan = self.run_plan(run)
             plans[plan.path] = partial(plan.write, planned_steps(run), again=self._unlike(run))
@@ -124,9 +143,8 @@ class WorkflowPlan:
 
     def _unlike(self, run: Run) -> bool:
         """Say whether a run exists for Snakemake, but was not made as planned."""
-        until = self.params.until
-        steps = [step for step in run.steps_until(until) if not self.judge.verdict(run.name, step).usable]
-        return bool(steps) and Path(made_file(until).format(run=run.name)).exists()
+        steps = run.steps_until(self.params.until)
+        return self.is_made(run.name) and not all(self.judge.verdict(run.name, step).usable for step in steps)
 
     def check_machine(self) -> None:
         """Stop early if this machine would stop the workflow late: by its clock, or by the place of the MLflow store.
@@ -140,7 +158,7 @@ class WorkflowPlan:
             check_place(self.params.tracking.store, self.params.tracking.artifacts)
 
     def _check_times(self) -> None:
-        files = [Path(self.params.data.prepared) / name / "digest" for run in self.runs.values() for name in run.data]
+        files = [Path(self.params.data.prepared) / name / "digest" for name in self.data]
         files += [file for name in self.runs for file in (PLANS / f"{name}.json", RunFolder.named(name).metrics_file)]
         files += [Path(f"reports/{name}/index.html") for name in self.planned]
         limit = time.time() + AHEAD
@@ -222,8 +240,7 @@ class WorkflowPlan:
     @functools.cached_property
     def outdated_data(self) -> dict[str, str]:
         """Return the prepared datasets of the plan that must be prepared again, and why."""
-        names = dict.fromkeys(name for run in self.runs.values() for name in run.data)
-        reasons = {name: outdated(self.params, name) for name in names}
+        reasons = {name: outdated(self.params, name) for name in self.data}
         return {name: why for name, why in reasons.items() if why}
 
     def plan_digest(self, experiment: str) -> str:
@@ -291,7 +308,7 @@ def report_inputs(experiment: str) -> list[str]:
 
 def _check_stage_names(path: Path) -> None:
     """Stop if the file names an experiment on other data, since DVC could then not read any of its stages."""
-    named = read_yaml(path).get("experiments", []) if path.exists() else []
+    named = (read_yaml(path).get("experiments") if path.exists() else None) or []
     for name in [named] if isinstance(named, str) else named:
         if "@" in str(name):
             raise ConfigError(
