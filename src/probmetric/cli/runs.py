@@ -73,8 +73,9 @@ def tune(options: argparse.Namespace) -> None:
 
 def status(options: argparse.Namespace) -> None:
     """Run `probmetric status`."""
-    names = [options.experiment] if options.experiment else list(params().experiments)
-    print(status_text(WorkflowPlan.of(params(), names), every=options.all))
+    project = params()
+    names = [options.experiment] if options.experiment else project.experiments
+    print(status_text(WorkflowPlan.of(project, names), every=options.all))
 
 
 def components(options: argparse.Namespace) -> None:

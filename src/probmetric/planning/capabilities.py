@@ -171,14 +171,15 @@ def _problems(settings: RunSettings) -> Iterator[str]:
 
 
 def _without_head(settings: RunSettings) -> Iterator[str]:
-    if not _can(models.REGISTRY, settings.backbone, "has_head"):
-        headless = f"a linear head; backbone {settings.backbone.name!r} has none with these options."
-        if settings.objective is not None and settings.learns:
-            yield f"objective {settings.objective.name!r} needs {headless}"
-        if _can(uncertainty.REGISTRY, settings.uncertainty, "needs_head"):
-            yield f"uncertainty {settings.uncertainty.name!r} needs {headless}"
-        if settings.training.head_init != "random":
-            yield f"training.head_init {settings.training.head_init!r} starts {headless} Set it to random."
+    if _can(models.REGISTRY, settings.backbone, "has_head"):
+        return
+    headless = f"a linear head; backbone {settings.backbone.name!r} has none with these options."
+    if settings.objective is not None and settings.learns:
+        yield f"objective {settings.objective.name!r} needs {headless}"
+    if _can(uncertainty.REGISTRY, settings.uncertainty, "needs_head"):
+        yield f"uncertainty {settings.uncertainty.name!r} needs {headless}"
+    if settings.training.head_init != "random":
+        yield f"training.head_init {settings.training.head_init!r} starts {headless} Set it to random."
 
 
 def _batches(training: Training) -> Iterator[str]:

@@ -10,6 +10,7 @@ import functools
 import itertools
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -164,15 +165,14 @@ def _described(spec: Experiment, more: str) -> Experiment:
 
 def _telling_absent(params: Params, spec: Experiment, runs: Iterable[Run]) -> Experiment:
     """Add to the description the out-of-distribution sets that are not measured, and why."""
-    lacking: dict[str, list[str]] = {}
+    measured: dict[str, list[str]] = defaultdict(list)
     for dataset in dict.fromkeys(run.settings.dataset for run in runs):
         for name in strangers(params, dataset):
-            if missing_files(params, name):
-                lacking.setdefault(name, []).append(dataset)
+            measured[name].append(dataset)
     notes = [
-        f"No columns ood/{name} for {', '.join(datasets)}: {name} is not there "
-        f"({missing_files(params, name)} not found)."
-        for name, datasets in lacking.items()
+        f"No columns ood/{name} for {', '.join(datasets)}: {name} is not there ({files} not found)."
+        for name, datasets in measured.items()
+        if (files := missing_files(params, name))
     ]
     return _described(spec, " ".join(notes))
 

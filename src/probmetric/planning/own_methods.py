@@ -95,14 +95,14 @@ def of_vectors(*, extent: Extent) -> dict[str, Row]:
 
 
 def _on_features(headless: Settings, network: Settings, frozen: Settings, extent: Extent) -> dict[str, Row]:
-    fitted = {kind: network | {"training": _NO_TRAINING | {"head_init": kind}} for kind in ("whitening", "lda")}
     head = network | {"loss": "arcface", "training": _HEAD | frozen}
+    whitening, lda = (network | {"training": _NO_TRAINING | {"head_init": kind}} for kind in ("whitening", "lda"))
     return {
         FROZEN: Row(
             {"label": "Frozen features", **headless, "training": _NO_TRAINING}, 1, "nothing is trained", "features"
         ),
-        "whitening": Row({"label": "Whitened features", **fitted["whitening"]}, 1, "a linear map, no labels"),
-        "lda": Row({"label": "LDA of the features", **fitted["lda"]}, 1, "a linear map by the training classes"),
+        "whitening": Row({"label": "Whitened features", **whitening}, 1, "a linear map, no labels"),
+        "lda": Row({"label": "LDA of the features", **lda}, 1, "a linear map by the training classes"),
         "head_arcface": Row(
             {"label": "ArcFace head", **head}, 1 if extent == "quick" else 3, "trains a linear head that starts as LDA"
         ),

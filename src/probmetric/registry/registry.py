@@ -156,29 +156,29 @@ class Registry:
 
     def _register(self, name: str, component: T) -> T:
         if component.__module__.startswith(f"{self.package}."):
-            self._objects[name] = self._alone(name, component)
+            self._check_alone(name, component)
+            self._objects[name] = component
             return component
         if not _NAME.fullmatch(name):
             raise RegistrationError(
                 f"{component.__module__}: {name!r} cannot name a {self.kind}; use lower-case letters, digits and _, "
                 "as in @register('my_name')."
             )
-        self._alone(name, component)
+        self._check_alone(name, component)
         entry = entry_of(component, component.__module__, self.context, self.constants)
         self._check_defined(name, component)
         self.adopt(name, entry)
         self._objects[name] = component
         return component
 
-    def _alone(self, name: str, component: T) -> T:
-        """Return `component`, if no other component of its module has its name; it may be defined again."""
+    def _check_alone(self, name: str, component: Callable[..., Any]) -> None:
+        """Raise `RegistrationError` if another component of its module has its name; it may be defined again."""
         other = self._objects.get(name)
         if other and other.__module__ == component.__module__ and other.__qualname__ != component.__qualname__:
             raise RegistrationError(
                 f"{component.__module__}: {self.kind} {name!r} is registered twice; one module, one name, or give each "
                 "a name of its own: @register('...')."
             )
-        return component
 
     def _check_defined(self, name: str, component: Callable[..., Any]) -> None:
         """Raise `RegistrationError` if a class lacks a method that its base class leaves open."""
@@ -371,9 +371,8 @@ def all_registries() -> Iterator[Registry]:
     return map(registry_of, KINDS)
 
 
-def write_catalogue(path: Path | None = None) -> Path:
+def write_catalogue(path: Path = SHIPPED) -> Path:
     """Import all components of the package and write their catalogue; return its path."""
-    path = path or SHIPPED
     write_json(path, {registry.kind: registry.section() for registry in all_registries()})
     return path
 

@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -216,7 +217,10 @@ class Writer:
 
     def _bring_up_to_date(self, experiment_id: str, sources: Sequence[Source]) -> list[str]:
         """Write new sources, replace changed ones, and return the names written."""
-        stored = _by_name(self._runs(experiment_id), RUN_TAG, LIVE_TAG)
+        stored: dict[str, list[Run]] = defaultdict(list)  # several after an interruption, or with a live run
+        for run in self._runs(experiment_id):
+            stored[run.data.tags.get(RUN_TAG) or run.data.tags.get(LIVE_TAG, "")].append(run)
+        stored.pop("", None)
         written = []
         for source in sources:
             old = stored.pop(source.run, [])
@@ -346,12 +350,3 @@ class Writer:
 def view_address(experiment_id: str, view: str = VIEW) -> str:
     """Return the address of a view of an experiment: its methods, or its runs, best first."""
     return f"{_FOLDED.format(experiment_id)}&viewStateShareKey={view}"
-
-
-def _by_name(runs: Iterable[Run], *name_tags: str) -> dict[str, list[Run]]:
-    """Return value of a tag in `name_tags` -> its runs: several after an interruption or with a live run."""
-    named: dict[str, list[Run]] = {}
-    for run in runs:
-        if name := next((run.data.tags[tag] for tag in name_tags if run.data.tags.get(tag)), ""):
-            named.setdefault(name, []).append(run)
-    return named
