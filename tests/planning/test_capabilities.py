@@ -178,6 +178,7 @@ READ = [
     {"loss": "triplet", "training": {"schedule": "multistep", "milestones": [44]}},
     {"like": "scheduled", "change": {"training.epochs": 10}},
     {"like": "scheduled", "change": {"training.epochs": 0}},
+    {"loss": "triplet", "training": {"epochs": "5", "learning_rate": 0.1}},
     {"training": {"epochs": 0, "head_init": "lda", "augment": "none", "batch_size": 32, "sampler": "shuffle"}},
     {"loss": "triplet", "pretrained": True, "training": {"warmup_epochs": 1}},
     {"loss": "el_nivmf", "training": {"proxy_init": "class_means"}},
@@ -199,6 +200,23 @@ def test_what_a_method_writes_and_nothing_reads_is_refused(params, spec, message
 @pytest.mark.parametrize("spec", READ, ids=str)
 def test_what_is_read_or_is_the_default_is_planned(params, spec):
     assert plan(params, {"m": spec, "scheduled": SCHEDULED})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [("milestones", 5, "a list"), ("milestones", "x", "a list"), ("epochs", "x", "a valid integer")],
+)
+def test_a_schedule_of_a_wrong_kind_is_refused_by_its_name(params, key, value, expected):
+    methods = {"m": {"like": "scheduled", "change": {f"training.{key}": value}}, "scheduled": SCHEDULED}
+    with pytest.raises(ConfigError, match=f"^run digits/m/seed0: training.{key}: should be {expected}"):
+        plan(params, methods)
+
+
+@pytest.mark.parametrize(("base", "advice"), [("m", "a method that trains"), ("posterior", "'scheduled'")])
+def test_a_base_that_trains_nothing_is_refused_with_one_that_does(params, base, advice):
+    methods = {"m": {"base": base}, "posterior": {"base": "scheduled"}, "scheduled": SCHEDULED}
+    with pytest.raises(ConfigError, match=f"methods.m: its base '{base}' trains nothing itself; name {advice}"):
+        plan(params, methods)
 
 
 @pytest.mark.parametrize("form", ["flat", "nested"])

@@ -254,6 +254,12 @@ def test_the_weight_file_of_a_run_names_it(pretrained, origin):
     assert origin_run(pretrained) == origin
 
 
+@pytest.mark.parametrize("name", ["glyphs+", "glyphs+split1+"])
+def test_a_dataset_has_one_name(params, name):
+    with pytest.raises(ConfigError, match=re.escape(f"dataset {name!r} is written {name[:-1]!r}.")):
+        names(params, methods=["cosine"], datasets=[name])
+
+
 def test_a_run_cannot_start_from_itself(params):
     run = find_run(params, "digits/softmax/seed4")
     itself = replace(run, settings=run.settings.model_copy(update={"pretrained": PRETRAINED}))

@@ -38,4 +38,4 @@ from probmetric.config.params import (
     Tuning,
     check_store,
 )
-from probmetric.config.settings import MOST_EPOCHS, EncoderSettings, Evaluation, RunSettings, Training, fine_tuning
+from probmetric.config.settings import EncoderSettings, Evaluation, RunSettings, Training, fine_tuning

@@ -23,8 +23,7 @@ from probmetric.runs.names import data_name
 
 Sampler = Literal["balanced", "balanced_with_replacement", "class_random", "episodic", "pairs", "shuffle"]
 BY_CLASS = ("balanced", "balanced_with_replacement", "class_random", "episodic")
-MOST_EPOCHS = 10**6
-Epochs = Annotated[int, Field(ge=0, le=MOST_EPOCHS)]
+Epochs = Annotated[int, Field(ge=0, le=10**6)]
 Some = Annotated[int, Field(ge=1, le=10**6)]
 WIDEST = 2**16
 

@@ -10,7 +10,7 @@ Settings are addressed by dotted keys: `dim`, `training.epochs`, `loss` (another
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,7 +19,6 @@ from pydantic import ValidationError
 from probmetric import models
 from probmetric.config import (
     ELSEWHERE,
-    MOST_EPOCHS,
     OWN_VIEW,
     Component,
     ConfigError,
@@ -54,11 +53,11 @@ _OF_STEPS = {
 
 
 class Reading(NamedTuple):
-    """A setting that is read only with certain `values` (`named` in words) of the setting `decider`."""
+    """A setting that is read only with some values, `named` in words, of the setting `decider`: if `reads` says so."""
 
     key: str
     decider: str
-    values: Container[Any]
+    reads: Callable[[Any], bool]
     named: str
 
     def advice(self, value: Any) -> str:
@@ -67,14 +66,14 @@ class Reading(NamedTuple):
 
 
 READ_WITH = [
-    Reading(f"training.{name}", f"training.{decider}", values, " or ".join(values))
+    Reading(f"training.{name}", f"training.{decider}", values.__contains__, " or ".join(values))
     for name, field in Training.model_fields.items()
     for mark in field.metadata
     if isinstance(mark, When)
     for decider, values in mark.options.items()
 ]
 READ_IN_STEPS = [
-    Reading(key, "training.epochs", range(1, MOST_EPOCHS + 1), "1 or more")
+    Reading(key, "training.epochs", lambda epochs: epochs != 0, "1 or more")
     for key in DEFAULTS
     if key.split(".")[1] in _OF_STEPS
 ]
@@ -198,7 +197,7 @@ class Draft:
         reasons = dict(self._unread(training)) | {
             reading.key: reading.advice(value)
             for reading in readings
-            if (value := training[reading.decider.partition(".")[2]]) not in reading.values
+            if not reading.reads(value := training[reading.decider.partition(".")[2]])
         }
         flat = flatten(written)
         if flat.get("training.epochs"):
@@ -211,7 +210,7 @@ class Draft:
         """Yield the settings without effect, by dotted key, and the setting that causes this, with the fix."""
         loss, objective, view = (self.settings[part] for part in ("loss", "objective", "view"))
         epochs = training["epochs"]
-        if not all(milestone < epochs for milestone in training["milestones"]):
+        if _ends_early(epochs, training["milestones"]):
             yield "training.milestones", f"training.epochs {epochs}; name epochs below it, counted from 0."
         flags = ("has_proxies", "is_classifier", "starts_at_random")
         declares = [bool(loss and REGISTRIES["loss"].holds(loss.name, flag, loss.options)) for flag in flags]
@@ -232,6 +231,14 @@ class Draft:
         """Return the fields of `RunSettings` that a method decides."""
         dim = {"dim": "features"} if self._headless else {}
         return self.settings | dim | {"base": self.base, "label": self.label}
+
+
+def _ends_early(epochs: Any, milestones: Any) -> bool:
+    """Say whether a milestone lies behind the last epoch; values of a wrong type are refused later, by name."""
+    try:
+        return any(milestone >= epochs for milestone in milestones)
+    except TypeError:
+        return False
 
 
 def _with(settings: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:

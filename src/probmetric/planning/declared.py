@@ -76,6 +76,8 @@ def check_declared(params: Params, dataset: str, noise: float) -> None:
         raise ConfigError(
             f"dataset {dataset!r}: classes are split once; name {clean!r} where there are splits or folds."
         )
+    if name != (written := "+".join(filter(None, (split_name, label_noise)))):
+        raise ConfigError(f"dataset {dataset!r} is written {written!r}.")
     source = data_source(params, clean)
     if class_split(name) and REGISTRY.holds(source.source, "closed_set", source.options):
         raise ConfigError(

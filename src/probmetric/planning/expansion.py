@@ -240,7 +240,7 @@ def _check_crossed(overrides: list[Mapping[str, Any]]) -> None:
     for reading in (*READ_WITH, *READ_IN_STEPS):
         key, decider, default = reading.key, reading.decider, DEFAULTS[reading.key]
         both = [each for each in overrides if decider in each and each.get(key, default) != default]
-        if both and not any(each[decider] in reading.values for each in both):
+        if both and not any(reading.reads(each[decider]) for each in both):
             raise ConfigError(f"set: {key} does nothing with {reading.advice(both[0][decider])}")
 
 
@@ -324,7 +324,9 @@ def _composed_on_base(params: Params, methods: Mapping[str, Method], point: Poin
     else:
         draft = composed(params, methods, base, dataset)
         if draft.base:
-            raise ConfigError(f"methods.{point.method}: its base {base!r} trains nothing itself; name {draft.base!r}.")
+            origin = lineage(methods, draft.base)[0]
+            advice = "a method that trains" if origin.base else repr(draft.base)
+            raise ConfigError(f"methods.{point.method}: its base {base!r} trains nothing itself; name {advice}.")
         borrowing = composed(params, methods, point.method, dataset, draft.settings["evaluation"])
         draft.base, draft.label, fidelity = base, borrowing.label, borrowing.settings["fidelity"]
         for part in _POSTERIOR_KEYS:
