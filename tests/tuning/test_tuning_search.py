@@ -265,6 +265,8 @@ def test_config_of_the_user_reaches_snakemake_beside_ours(monkeypatch, options, 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"methods": ["cosine", "cosine"]}, "methods: 'cosine' is there 2 times, so budgets would differ"),
+        ({"seeds": [0, 1, 0]}, "seeds: 0 is there 2 times"),
         ({"methods": ["laplace"]}, "trains nothing"),
         ({"methods": ["untrained"]}, "trains nothing"),
         ({"ranges": {}}, "declares no `search`"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -440,6 +441,10 @@ class Tuning(Strict):
                 f"named: {self.named!r} does not give each method a name of its own; write {{method}}, with letters, "
                 "digits and _.- around it (and {search} if you like), such as tuned-{method}"
             )
+        for key in ("methods", "posteriors", "seeds"):
+            for value, count in Counter(getattr(self, key)).items():
+                if count > 1:
+                    raise ValueError(f"{key}: {value!r} is there {count} times, so budgets would differ; name it once")
         if strangers := [name for name in self.spaces if name not in self.methods]:
             raise ValueError(f"spaces: {', '.join(strangers)} is not among `methods`")
         if wrong := [name for name in self.studies if not re.fullmatch(r"tuned-[a-z0-9_-]+", name)]:
