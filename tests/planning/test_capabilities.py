@@ -126,7 +126,10 @@ UNREAD = [
         {"loss": "triplet", "training": {"schedule": "multistep", "milestones": [5, 45]}},
         "training.milestones does nothing with training.epochs 45; name epochs below it",
     ),
-    ({"like": "scheduled", "change": {"training.epochs": 9}}, "training.milestones does nothing with training.epochs 9;"),
+    (
+        {"like": "scheduled", "change": {"training.epochs": 9}},
+        "training.milestones does nothing with training.epochs 9",
+    ),
     (
         {"training": {"epochs": 0, "head_init": "lda", "learning_rate": 0.1}},
         "training.learning_rate does nothing with training.epochs 0; leave it out, or set training.epochs to 1 or more",
@@ -236,7 +239,7 @@ def test_a_block_that_sets_what_none_of_its_runs_reads_is_refused(params, form):
         planned(optimizer="adam", momentum=0.5)
     assert planned(optimizer="rmsprop", momentum=0.5, nesterov=False)
     assert planned(optimizer="adam", momentum=0.9)
-    with pytest.raises(ConfigError, match="set: training.learning_rate does nothing with training.epochs 0"):
+    with pytest.raises(ConfigError, match=r"set: training\.learning_rate does nothing with training\.epochs 0"):
         planned(epochs=0, learning_rate=0.1)
 
 

@@ -199,7 +199,7 @@ def test_fields_that_would_be_no_options_are_refused(project, above):
 
 
 @pytest.mark.parametrize(
-    ("base", "package_of_base", "defined", "missing"),
+    ("base", "home", "defines", "missing"),
     [
         ("View", "data.views", "", "evaluation"),
         ("View", "data.views", "evaluation", "normalise"),
@@ -210,9 +210,9 @@ def test_fields_that_would_be_no_options_are_refused(project, above):
         ("Uncertainty", "uncertainty", "describe", ""),
     ],
 )
-def test_a_class_without_a_method_that_its_base_leaves_open_is_refused(project, base, package_of_base, defined, missing):
-    text = f"from probmetric.{package_of_base} import {base}, register\n@register\nclass Ours({base}):\n"
-    package(project, ours=text + f"    def {defined or 'other'}(self, *args, **options): return self\n")
+def test_a_class_without_a_method_that_its_base_leaves_open_is_refused(project, base, home, defines, missing):
+    text = f"from probmetric.{home} import {base}, register\n@register\nclass Ours({base}):\n"
+    package(project, ours=text + f"    def {defines or 'other'}(self, *args, **options): return self\n")
     if not missing:
         load_plugins(["mylab"])
         return

@@ -29,10 +29,6 @@ from probmetric.process import INTERRUPTED, exit_status, interruptible, switch_t
 EXIT_CONFIG = 2
 
 
-class ArgumentError(ProbMetricError):
-    """An argument has a value that no command accepts."""
-
-
 def parser() -> argparse.ArgumentParser:
     """Return the parser; its results have `command`, the name, and `run_command`, "module:function"."""
     whole = argparse.ArgumentParser(
@@ -55,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with interruptible():
             if any(not argument.strip() for argument in arguments):  # an empty path would be the current folder
-                raise ArgumentError(
+                raise ProbMetricError(
                     "an argument is empty; is a variable of the shell not set? Name a file, a folder or a run."
                 )
             module, _, function = options.run_command.partition(":")

@@ -72,10 +72,13 @@ READ_WITH = [
     if isinstance(mark, When)
     for decider, values in mark.options.items()
 ]
-READ_IN_STEPS = [
-    Reading(key, "training.epochs", lambda epochs: epochs != 0, "1 or more")
-    for key in DEFAULTS
-    if key.split(".")[1] in _OF_STEPS
+READINGS = [
+    *READ_WITH,
+    *(
+        Reading(key, "training.epochs", lambda epochs: epochs != 0, "1 or more")
+        for key in DEFAULTS
+        if key.split(".")[1] in _OF_STEPS
+    ),
 ]
 
 
@@ -321,7 +324,7 @@ def composed(
         draft.check_dim(changes.get("dim", method.dim), f"methods.{name}")
     with naming(f"methods.{name}"):
         options = {part: component.options for part in ("loss", "view") if (component := getattr(method, part))}
-        draft.check_read(options | {"training": method.training} | changes, [*READ_WITH, *READ_IN_STEPS])
+        draft.check_read(options | {"training": method.training} | changes, READINGS)
         if not draft.base and not draft.settings["loss"] and draft.settings["training"].get("epochs", 1):
             raise ConfigError(
                 "without a loss nothing is trained; set `loss`, or `training: {epochs: 0}` for the network as it is."

@@ -28,7 +28,7 @@ from probmetric.config import (
 from probmetric.errors import nearest
 from probmetric.io import FileError
 from probmetric.planning.capabilities import UnsuitableError, check_run, check_strangers
-from probmetric.planning.composition import DEFAULTS, READ_IN_STEPS, READ_WITH, Draft, composed, lineage
+from probmetric.planning.composition import DEFAULTS, READINGS, Draft, composed, lineage
 from probmetric.planning.declared import check_declared, data_source, dataset_names, missing_files, strangers
 from probmetric.planning.experiments import (
     PRESET,
@@ -237,7 +237,7 @@ def expand(
 
 def _check_crossed(overrides: list[Mapping[str, Any]]) -> None:
     """Raise `ConfigError` if a grid sets a setting and the one it depends on, but never a pair in which it is read."""
-    for reading in (*READ_WITH, *READ_IN_STEPS):
+    for reading in READINGS:
         key, decider, default = reading.key, reading.decider, DEFAULTS[reading.key]
         both = [each for each in overrides if decider in each and each.get(key, default) != default]
         if both and not any(reading.reads(each[decider]) for each in both):
@@ -348,7 +348,7 @@ def _change(params: Params, draft: Draft, overrides: Mapping[str, Any]) -> None:
         if key != PRESET:
             draft.set(key, value)
     draft.check_dim(overrides.get("dim"), "override")
-    readings = [reading for reading in (*READ_WITH, *READ_IN_STEPS) if reading.decider not in overrides]
+    readings = [reading for reading in READINGS if reading.decider not in overrides]
     draft.check_read(overrides, readings)
 
 

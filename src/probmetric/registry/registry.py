@@ -98,7 +98,7 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 PLUGIN_ADVICE = "If it is yours, name its module (`plugins` of params.yaml), or install its package."
 # Methods that the base class of a kind leaves open: a component defines at least one of each group.
-_OPEN = {
+_OPEN: dict[str, list[tuple[str, ...]]] = {
     "dataset": [("Source.read",)],
     "loss": [("Loss.compute", "Loss.logits", "Loss.forward")],
     "uncertainty": [("Uncertainty.represent", "Uncertainty.describe")],
@@ -188,8 +188,8 @@ class Registry:
             places = [f"{getattr(each, '__module__', '')}:{getattr(each, '__qualname__', '')}" for each in inherited]
             if places == [f"{self.package}._base:{qualified}" for qualified in group]:
                 raise RegistrationError(
-                    f"{component.__module__}: {self.kind} {name!r} does not define {' or '.join(methods)}, without which "
-                    "it does nothing; add the method to its class."
+                    f"{component.__module__}: {self.kind} {name!r} does not define {' or '.join(methods)}, without "
+                    "which it does nothing; add the method to its class."
                 )
 
     def adopt(self, name: str, entry: Entry) -> None:
