@@ -205,7 +205,6 @@ def test_fields_that_would_be_no_options_are_refused(project, above):
         ("View", "data.views", "evaluation", "normalise"),
         ("Loss", "losses", "", "compute or logits or forward"),
         ("Uncertainty", "uncertainty", "", "represent or describe"),
-        ("Source", "data.sources", "", "read"),
         ("Loss", "losses", "logits", ""),
         ("Uncertainty", "uncertainty", "describe", ""),
     ],

@@ -99,7 +99,6 @@ T = TypeVar("T", bound=Callable[..., Any])
 PLUGIN_ADVICE = "If it is yours, name its module (`plugins` of params.yaml), or install its package."
 # Methods that the base class of a kind leaves open: a component defines at least one of each group.
 _OPEN: dict[str, list[tuple[str, ...]]] = {
-    "dataset": [("Source.read",)],
     "loss": [("Loss.compute", "Loss.logits", "Loss.forward")],
     "uncertainty": [("Uncertainty.represent", "Uncertainty.describe")],
     "view": [("View.evaluation",), ("View.normalise",)],
