@@ -8,6 +8,8 @@ A calibration set must look like deployment: queries of the same kind, asked in 
 
 The unit of drawing (`probmetric.trust.certificates`) is the query if calibration shows the classes of the gallery. It
 is the class if calibration shows only some: then the promise is for classes like these, and you need many of them.
+Strangers of deployment are of other classes than those of calibration. So where calibration has several classes of
+strangers, each of these classes is drawn as a whole. Strangers of a single class (a folder of all) count as queries.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ def certify_record(
         risk: share of wrong answers allowed among those given.
         score: the doubt that decides: a score of the answers, `own`, several joined by commas (the pilot chooses one),
             or a map fitted to other answers, for 1 - P(right).
-        unit: what is drawn independently; `auto` decides by the share of the gallery's classes that calibration shows.
+        unit: what is drawn independently; `auto` decides by the share of the gallery's classes that calibration shows,
+            and draws strangers by class.
         options: further arguments of `certify`; `groups` (Q,) replaces `unit`.
 
     Raises:
@@ -73,29 +76,48 @@ def certify_record(
         name: decided_by(score if isinstance(score, PRight) else name, {"own": record["own"], **doubts})
         for name in names
     }
-    classes = np.unique(arrays.to_numpy(gallery_labels))
-    shown = np.intersect1d(record["label"], classes)
-    by_class = shows_some(shown, classes) if unit == "auto" else unit == "class"
-    queries = "queries drawn as the calibration queries were, which show {} of the {} classes of this gallery"
-    like = "queries of classes like the {} that calibration shows, of the {} of this gallery"
+    classes, sources = np.unique(arrays.to_numpy(gallery_labels)), options.get("groups")
+    drawn, valid_for = _drawn(record["label"], classes, unit, options)
+    if options.get("importance") is not None:
+        valid_for += "; each class is asked about as often as its share says"
     facts: dict[str, Any] = {
         "p_right": score.plain() if isinstance(score, PRight) else None,
         "gallery_classes": len(classes),
-        "valid_for": (like if by_class else queries).format(len(shown), len(classes)),
+        "valid_for": valid_for,
     }
-    sources = options.get("groups")
-    if sources is not None:
-        count = len(np.unique(arrays.to_numpy(sources)))
-        facts["valid_for"] = f"queries in groups like the {count} that calibration shows"
-    elif by_class:
-        options |= {"groups": record["label"], "noun": "classes"}
-    elif "importance" not in options and _balanced(record["label"]):
-        facts["valid_for"] += ", each about as often: where deployment has some more often, name their shares"
-    if options.get("importance") is not None:
-        facts["valid_for"] += "; each class is asked about as often as its share says"
-    certificate = certify(deciding, record["right"], risk=risk, **facts, **options)
-    drawn = _as_deployed(len(record["label"]), sources, options.get("importance"))
-    return replace(certificate, reference=tuple(deciding[certificate.score][drawn].tolist()))
+    certificate = certify(deciding, record["right"], risk=risk, **facts, **options, **drawn)
+    rows = _as_deployed(len(record["label"]), sources, options.get("importance"))
+    return replace(certificate, reference=tuple(deciding[certificate.score][rows].tolist()))
+
+
+def _drawn(labels: Ints, classes: Ints, unit: Unit, options: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return options of `certify` with the groups that are drawn, and the queries it is valid for, in words.
+
+    Args:
+        labels: (Q,) classes of the calibration queries.
+        classes: (C,) classes of the gallery.
+        unit: as for `certify_record`.
+        options: options of `certify` that the user set; `groups` among them are drawn.
+    """
+    if options.get("groups") is not None:
+        count = len(np.unique(arrays.to_numpy(options["groups"])))
+        return {}, f"queries in groups like the {count} that calibration shows"
+    shown, strange = len(np.intersect1d(labels, classes)), ~np.isin(labels, classes)
+    if unit == "class" or (unit == "auto" and shows_some(labels, classes)):
+        like = f"queries of classes like the {shown} that calibration shows, of the {len(classes)} of this gallery"
+        return {"groups": labels, "noun": "classes"}, like
+    classes_shown = f"{shown} of the {len(classes)} classes of this gallery"
+    valid_for = f"queries drawn as the calibration queries were, which show {classes_shown}"
+    drawn: dict[str, Any] = {}
+    strangers, numbers = np.unique(labels[strange], return_inverse=True)
+    if unit == "auto" and 1 < len(strangers) < len(numbers):
+        groups = np.arange(len(labels))
+        groups[strange] = len(labels) + numbers
+        drawn = {"groups": groups, "noun": "queries and classes of strangers"}
+        valid_for += f", and strangers of classes like the {len(strangers)} that they show"
+    if "importance" not in options and _balanced(labels):
+        valid_for += ", each about as often: where deployment has some more often, name their shares"
+    return drawn, valid_for
 
 
 def _as_deployed(count: int, sources: Any, importance: Any) -> Ints:
