@@ -228,7 +228,8 @@ def certify(
         risk: share of wrong answers allowed among those given.
         confidence: chance that the promise holds.
         groups: (Q,) group of each query, such as its class if deployment has classes that calibration does not show;
-            None if queries are drawn independently from deployment.
+            None if queries are drawn independently from deployment. No group of deployment may have more queries than
+            the largest group here.
         options: `tries`, number of certificates tried on this calibration set to keep the best (each must hold with
             confidence 1 - (1 - confidence) / tries); `importance` (Q,), how many queries of deployment each query
             stands for, up to a factor; `seed` of the choice of the pilot; `noun` for groups in messages; and fields of

@@ -72,7 +72,8 @@ def spot_checks(wrong: Any, *, risk: float, false_alarms: float = 0.01, groups: 
     """Tell whether checked answers are wrong more often than promised.
 
     Args:
-        wrong: (N,) whether checked answers are wrong, drawn at random from those given, in the order of checking.
+        wrong: (N,) whether checked answers are wrong, drawn at random from those given, in the order of checking: in
+            another order every look has a new chance of a false alarm.
         risk: share of wrong answers that was promised.
         false_alarms: chance of ever an alarm although the promise holds.
         groups: (N,) source of each answer (session, person), if all answers of a source were checked. The first
