@@ -71,11 +71,10 @@ def certify_record(
             "images of the gallery's classes."
         )
     doubts = {name.removeprefix("doubt."): values for name, values in record.items() if name.startswith("doubt.")}
-    names = [P_RIGHT] if isinstance(score, PRight) else score.split(",")
-    deciding = {
-        name: decided_by(score if isinstance(score, PRight) else name, {"own": record["own"], **doubts})
-        for name in names
-    }
+    doubts = {"own": record["own"], **doubts}
+    by: dict[str, str | PRight]
+    by = {P_RIGHT: score} if isinstance(score, PRight) else {name: name for name in score.split(",")}
+    deciding = {name: decided_by(each, doubts) for name, each in by.items()}
     classes, sources = np.unique(arrays.to_numpy(gallery_labels)), options.get("groups")
     drawn, valid_for = _drawn(record["label"], classes, unit, options)
     if options.get("importance") is not None:
@@ -250,9 +249,12 @@ def _left_out(gallery: Record, labels: Any, trained_on: Any = None) -> Answers:
         rows = np.sort(np.random.default_rng(0).permutation(rows)[:ASKED])
     whole = len(rows) == len(classes)
     answers = among_others(gallery, classes) if whole else some_among_others(gallery, classes, rows)
-    answers, rows, copied = _without_copies(answers, gallery, classes, rows)
-    if copied:
-        log.warning("the gallery holds %d image(s) that are copies of others; each picture is asked once", copied)
+    count = len(rows)
+    answers, rows = _without_copies(answers, gallery, classes, rows)
+    if len(rows) < count:
+        log.warning(
+            "the gallery holds %d image(s) that are copies of others; each picture is asked once", count - len(rows)
+        )
     kept = answers.asked
     if trained_on is not None:
         trained = copies_of(mean[rows], trained_on)
@@ -266,13 +268,13 @@ def _left_out(gallery: Record, labels: Any, trained_on: Any = None) -> Answers:
     return answers.rows(kept)
 
 
-def _without_copies(answers: Answers, gallery: Record, classes: Array, rows: Ints) -> tuple[Answers, Ints, int]:
-    """Return answers to the first row of each picture among other pictures, these rows, and the number left out.
+def _without_copies(answers: Answers, gallery: Record, classes: Array, rows: Ints) -> tuple[Answers, Ints]:
+    """Return answers to the first row of each picture among other pictures, and these rows.
 
     Copies are found in the lists of the nearest. A picture whose list is still full of copies after `TURNS` searches is
     left out.
     """
-    ignore, count, width = np.empty((0, 2), dtype=np.int64), len(rows), arrays.to_numpy(gallery["mean"]).shape[1]
+    ignore, width = np.empty((0, 2), dtype=np.int64), arrays.to_numpy(gallery["mean"]).shape[1]
     for turn in range(TURNS + 1):
         query, place = np.nonzero(same_picture(answers.match.similarity, width))
         if not len(query):
@@ -283,11 +285,11 @@ def _without_copies(answers: Answers, gallery: Record, classes: Array, rows: Int
         kept = ~np.isin(np.arange(len(rows)), out)
         kept &= np.bincount(ignore[:, 0], minlength=len(rows)) < len(classes) - 1
         if turn == TURNS or not kept.any():
-            return answers.rows(kept), rows[kept], count - int(kept.sum())
+            return answers.rows(kept), rows[kept]
         ignore = ignore[kept[ignore[:, 0]]]
         ignore[:, 0], rows = (np.cumsum(kept) - 1)[ignore[:, 0]], rows[kept]
         answers = some_among_others(gallery, classes, rows, ignore)
-    return answers, rows, count - len(rows)
+    return answers, rows
 
 
 def _check_gallery(gallery: Record, labels: Any) -> None:
