@@ -275,7 +275,8 @@ def declare_certificates(add: Add) -> None:
         "--tries",
         type=whole(0, 1000),
         default=0,
-        help="how many times you will certify with these images; each time costs (default: as planned, or 1)",
+        help="how many times you will certify with these images, to keep the best score or the smallest risk; each "
+        "costs (default: as planned, or 1)",
     )
     command.add_argument("--shares", type=Path, help="CSV with columns class and share: how often each is asked about")
     _add_columns(command)
@@ -320,7 +321,8 @@ def declare_certificates(add: Add) -> None:
         nargs="?",
         const="truth",
         metavar="COLUMN",
-        help="watch errors, not doubts; column of the true classes, empty where nobody looked (default: truth)",
+        help="watch errors, not doubts; column of the true classes, empty where nobody looked (default: truth); look "
+        "only at rows below those that you looked at before",
     )
     command.add_argument(
         "--false-alarms", type=float, default=0.01, help="with --labelled: chance of any false alarm (default: 0.01)"

@@ -35,7 +35,7 @@ import numpy as np
 
 from probmetric.metrics import arrays
 from probmetric.metrics.arrays import Bools, Doubles, Ints
-from probmetric.trust.certificates import check_shares
+from probmetric.trust.certificates import check_shares, units_of
 from probmetric.trust.tolerance import one_of_each
 
 LEVELS = 200
@@ -76,13 +76,10 @@ def select_matches(
     """
     check_shares(fdr=fdr)
     values, calibrated, right = _arguments(doubt, calibration)
-    wrong, count, size = np.sort(calibrated[~right]), len(right), len(values)
-    below = np.arange(len(wrong) + 1.0)
-    if groups is not None:
-        wrong, below, count = _by_groups(calibrated, right, arrays.names_of(groups, "groups", count=count)[1])
+    wrong, below, count = _by_groups(calibrated, right, units_of(groups, len(right)))
     p_values = (1 + below[np.searchsorted(wrong, values, side="right")]) / (count + 1)
-    bursts = batch_groups is not None and len(arrays.names_of(batch_groups, "batch_groups", count=size)[0]) < size
-    tests = size * (1 / np.arange(1, size + 1)).sum() if bursts else size
+    size = len(values)
+    tests = size * (1 / np.arange(1, size + 1)).sum() if _in_bursts(batch_groups, size) else size
     ordered = np.sort(p_values)
     passed = np.flatnonzero(ordered <= fdr * np.arange(1, size + 1) / tests)
     limit = ordered[passed[-1]] if len(passed) else -np.inf
@@ -103,12 +100,10 @@ def match_e_values(
         [49.1, 0.2]
     """
     values, calibrated, right = _arguments(doubt, calibration)
-    size = len(values)
-    if batch_groups is not None and len(arrays.names_of(batch_groups, "batch_groups", count=size)[0]) < size:
+    if _in_bursts(batch_groups, len(values)):
         raise ValueError("answers of the batch share a group; keep one of each group, or take `select_matches`.")
-    if groups is not None:
-        once = one_of_each(arrays.names_of(groups, "groups", count=len(right))[1])
-        calibrated, right = calibrated[once], right[once]
+    once = one_of_each(units_of(groups, len(right)))
+    calibrated, right = calibrated[once], right[once]
     together = np.sort(np.concatenate([values, calibrated]))
     places = np.unique(np.linspace(0, len(together) - 1, LEVELS).astype(np.int64))
     levels = together[places]
@@ -129,6 +124,11 @@ def select_by_e_values(e_values: Any, *, fdr: float) -> Bools:
     ordered = np.sort(values)[::-1]
     passed = np.flatnonzero(np.arange(1, len(values) + 1) * ordered >= len(values) / fdr)
     return values >= (ordered[passed[-1]] if len(passed) else np.inf)
+
+
+def _in_bursts(groups: Any, size: int) -> bool:
+    """Say whether answers of a batch of this `size` share one of their `groups` (B,), or None."""
+    return bool(units_of(groups, size, "batch_groups").max() + 1 < size)
 
 
 def _by_groups(doubts: Doubles, right: Bools, units: Ints) -> tuple[Doubles, Doubles, int]:

@@ -21,6 +21,15 @@ def needed(certificate: Certificate) -> str:
     )
 
 
+def _unit(certificate: Certificate) -> str:
+    """Return in words what is drawn."""
+    if certificate.unit == "query":
+        return "queries"
+    if "in groups" in certificate.valid_for:
+        return "groups"
+    return "queries, and classes of strangers" if "strangers of classes" in certificate.valid_for else "classes"
+
+
 def page(certificate: Certificate, of: str) -> str:
     """Return what the certificate of a run or gallery, called `of`, promises, for which queries, and its data."""
     share, threshold = f"{100 * certificate.risk:g} %", certificate.threshold
@@ -35,7 +44,6 @@ def page(certificate: Certificate, of: str) -> str:
             f"{100 * certificate.coverage:.0f} % of such queries are answered."
         )
     limit = "none" if threshold is None else f"{threshold:.6g}"
-    unit = {"query": "queries"}.get(certificate.unit, "groups" if "in groups" in certificate.valid_for else "classes")
     rows = {
         "gallery": f"`{certificate.gallery[:16]}`, {certificate.gallery_classes} classes",
         "weights": f"`{certificate.weights[:16]}`",
@@ -45,7 +53,7 @@ def page(certificate: Certificate, of: str) -> str:
         "answered in calibration": f"{certificate.answered} ({100 * certificate.coverage:.1f} %)",
         "wrong among those": str(certificate.errors),
         "upper bound of the risk for a threshold fixed before (no promise)": f"{100 * certificate.risk_bound:.2f} %",
-        "what counts as one draw": f"{unit}, drawn independently",
+        "what counts as one draw": f"{_unit(certificate)}, drawn independently",
         "valid for": certificate.valid_for,
     }
     lines = "\n".join(f"| {name} | {text} |" for name, text in rows.items())

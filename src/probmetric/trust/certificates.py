@@ -228,7 +228,8 @@ def certify(
         risk: share of wrong answers allowed among those given.
         confidence: chance that the promise holds.
         groups: (Q,) group of each query, such as its class if deployment has classes that calibration does not show;
-            None if queries are drawn independently from deployment.
+            None if queries are drawn independently from deployment. No group of deployment may have more queries than
+            the largest group here.
         options: `tries`, number of certificates tried on this calibration set to keep the best (each must hold with
             confidence 1 - (1 - confidence) / tries); `importance` (Q,), how many queries of deployment each query
             stands for, up to a factor; `seed` of the choice of the pilot; `noun` for groups in messages; and fields of
@@ -261,7 +262,7 @@ def certify(
         )
     wrong = 1.0 - arrays.booleans(right, "right", count=queries)
     weights = None if importance is None else _weights(importance, queries)
-    units = np.arange(queries) if groups is None else arrays.names_of(groups, "groups", count=queries)[1]
+    units = units_of(groups, queries)
     count, delta = int(units.max()) + 1, (1 - confidence) / tries
     generator = arrays.generator(seed)
     by_sums = groups is not None or weights is not None
@@ -554,6 +555,16 @@ def _best_stake(answers: Doubles, errors: Doubles, tested: int, generator: np.ra
         return len(covered) - 1, STAKES[0]
     best = int(gained.argmax())
     return best % len(covered), STAKES[best // len(covered)]
+
+
+def units_of(groups: Any, count: int, name: str = "groups") -> Ints:
+    """Return the number (N,) of what each of `count` entries was drawn with: its group, or without groups itself."""
+    return np.arange(count) if groups is None else arrays.names_of(groups, name, count=count)[1]
+
+
+def first_of_each(groups: Any, count: int) -> Ints:
+    """Return the first row (G,) of every group in `groups` (N,), ascending; without groups all `count` rows."""
+    return np.sort(np.unique(units_of(groups, count), return_index=True)[1])
 
 
 def check_shares(**shares: float) -> None:

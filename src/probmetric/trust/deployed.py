@@ -8,6 +8,8 @@ A calibration set must look like deployment: queries of the same kind, asked in 
 
 The unit of drawing (`probmetric.trust.certificates`) is the query if calibration shows the classes of the gallery. It
 is the class if calibration shows only some: then the promise is for classes like these, and you need many of them.
+Strangers of deployment are of other classes than those of calibration. So where calibration has several classes of
+strangers, each of these classes is drawn as a whole. Strangers of a single class (a folder of all) count as queries.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ def certify_record(
         risk: share of wrong answers allowed among those given.
         score: the doubt that decides: a score of the answers, `own`, several joined by commas (the pilot chooses one),
             or a map fitted to other answers, for 1 - P(right).
-        unit: what is drawn independently; `auto` decides by the share of the gallery's classes that calibration shows.
+        unit: what is drawn independently; `auto` decides by the share of the gallery's classes that calibration shows,
+            and draws strangers by class.
         options: further arguments of `certify`; `groups` (Q,) replaces `unit`.
 
     Raises:
@@ -68,34 +71,52 @@ def certify_record(
             "images of the gallery's classes."
         )
     doubts = {name.removeprefix("doubt."): values for name, values in record.items() if name.startswith("doubt.")}
-    names = [P_RIGHT] if isinstance(score, PRight) else score.split(",")
-    deciding = {
-        name: decided_by(score if isinstance(score, PRight) else name, {"own": record["own"], **doubts})
-        for name in names
-    }
-    classes = np.unique(arrays.to_numpy(gallery_labels))
-    shown = np.intersect1d(record["label"], classes)
-    by_class = shows_some(shown, classes) if unit == "auto" else unit == "class"
-    queries = "queries drawn as the calibration queries were, which show {} of the {} classes of this gallery"
-    like = "queries of classes like the {} that calibration shows, of the {} of this gallery"
+    doubts = {"own": record["own"], **doubts}
+    by: dict[str, str | PRight]
+    by = {P_RIGHT: score} if isinstance(score, PRight) else {name: name for name in score.split(",")}
+    deciding = {name: decided_by(each, doubts) for name, each in by.items()}
+    classes, sources = np.unique(arrays.to_numpy(gallery_labels)), options.get("groups")
+    drawn, valid_for = _drawn(record["label"], classes, unit, options)
+    if options.get("importance") is not None:
+        valid_for += "; each class is asked about as often as its share says"
     facts: dict[str, Any] = {
         "p_right": score.plain() if isinstance(score, PRight) else None,
         "gallery_classes": len(classes),
-        "valid_for": (like if by_class else queries).format(len(shown), len(classes)),
+        "valid_for": valid_for,
     }
-    sources = options.get("groups")
-    if sources is not None:
-        count = len(np.unique(arrays.to_numpy(sources)))
-        facts["valid_for"] = f"queries in groups like the {count} that calibration shows"
-    elif by_class:
-        options |= {"groups": record["label"], "noun": "classes"}
-    elif "importance" not in options and _balanced(record["label"]):
-        facts["valid_for"] += ", each about as often: where deployment has some more often, name their shares"
-    if options.get("importance") is not None:
-        facts["valid_for"] += "; each class is asked about as often as its share says"
-    certificate = certify(deciding, record["right"], risk=risk, **facts, **options)
-    drawn = _as_deployed(len(record["label"]), sources, options.get("importance"))
-    return replace(certificate, reference=tuple(deciding[certificate.score][drawn].tolist()))
+    certificate = certify(deciding, record["right"], risk=risk, **facts, **options, **drawn)
+    rows = _as_deployed(len(record["label"]), sources, options.get("importance"))
+    return replace(certificate, reference=tuple(deciding[certificate.score][rows].tolist()))
+
+
+def _drawn(labels: Ints, classes: Ints, unit: Unit, options: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return options of `certify` with the groups that are drawn, and the queries it is valid for, in words.
+
+    Args:
+        labels: (Q,) classes of the calibration queries.
+        classes: (C,) classes of the gallery.
+        unit: as for `certify_record`.
+        options: options of `certify` that the user set; `groups` among them are drawn.
+    """
+    if options.get("groups") is not None:
+        count = len(np.unique(arrays.to_numpy(options["groups"])))
+        return {}, f"queries in groups like the {count} that calibration shows"
+    shown, strange = len(np.intersect1d(labels, classes)), ~np.isin(labels, classes)
+    if unit == "class" or (unit == "auto" and shows_some(labels, classes)):
+        like = f"queries of classes like the {shown} that calibration shows, of the {len(classes)} of this gallery"
+        return {"groups": labels, "noun": "classes"}, like
+    classes_shown = f"{shown} of the {len(classes)} classes of this gallery"
+    valid_for = f"queries drawn as the calibration queries were, which show {classes_shown}"
+    drawn: dict[str, Any] = {}
+    strangers, numbers = np.unique(labels[strange], return_inverse=True)
+    if unit == "auto" and 1 < len(strangers) < len(numbers):
+        groups = np.arange(len(labels))
+        groups[strange] = len(labels) + numbers
+        drawn = {"groups": groups, "noun": "queries and classes of strangers"}
+        valid_for += f", and strangers of classes like the {len(strangers)} that they show"
+    if "importance" not in options and _balanced(labels):
+        valid_for += ", each about as often: where deployment has some more often, name their shares"
+    return drawn, valid_for
 
 
 def _as_deployed(count: int, sources: Any, importance: Any) -> Ints:
@@ -228,9 +249,12 @@ def _left_out(gallery: Record, labels: Any, trained_on: Any = None) -> Answers:
         rows = np.sort(np.random.default_rng(0).permutation(rows)[:ASKED])
     whole = len(rows) == len(classes)
     answers = among_others(gallery, classes) if whole else some_among_others(gallery, classes, rows)
-    answers, rows, copied = _without_copies(answers, gallery, classes, rows)
-    if copied:
-        log.warning("the gallery holds %d image(s) that are copies of others; each picture is asked once", copied)
+    count = len(rows)
+    answers, rows = _without_copies(answers, gallery, classes, rows)
+    if len(rows) < count:
+        log.warning(
+            "the gallery holds %d image(s) that are copies of others; each picture is asked once", count - len(rows)
+        )
     kept = answers.asked
     if trained_on is not None:
         trained = copies_of(mean[rows], trained_on)
@@ -244,13 +268,13 @@ def _left_out(gallery: Record, labels: Any, trained_on: Any = None) -> Answers:
     return answers.rows(kept)
 
 
-def _without_copies(answers: Answers, gallery: Record, classes: Array, rows: Ints) -> tuple[Answers, Ints, int]:
-    """Return answers to the first row of each picture among other pictures, these rows, and the number left out.
+def _without_copies(answers: Answers, gallery: Record, classes: Array, rows: Ints) -> tuple[Answers, Ints]:
+    """Return answers to the first row of each picture among other pictures, and these rows.
 
     Copies are found in the lists of the nearest. A picture whose list is still full of copies after `TURNS` searches is
     left out.
     """
-    ignore, count, width = np.empty((0, 2), dtype=np.int64), len(rows), arrays.to_numpy(gallery["mean"]).shape[1]
+    ignore, width = np.empty((0, 2), dtype=np.int64), arrays.to_numpy(gallery["mean"]).shape[1]
     for turn in range(TURNS + 1):
         query, place = np.nonzero(same_picture(answers.match.similarity, width))
         if not len(query):
@@ -261,11 +285,11 @@ def _without_copies(answers: Answers, gallery: Record, classes: Array, rows: Int
         kept = ~np.isin(np.arange(len(rows)), out)
         kept &= np.bincount(ignore[:, 0], minlength=len(rows)) < len(classes) - 1
         if turn == TURNS or not kept.any():
-            return answers.rows(kept), rows[kept], count - int(kept.sum())
+            return answers.rows(kept), rows[kept]
         ignore = ignore[kept[ignore[:, 0]]]
         ignore[:, 0], rows = (np.cumsum(kept) - 1)[ignore[:, 0]], rows[kept]
         answers = some_among_others(gallery, classes, rows, ignore)
-    return answers, rows, count - len(rows)
+    return answers, rows
 
 
 def _check_gallery(gallery: Record, labels: Any) -> None:

@@ -32,7 +32,7 @@ import scipy
 from probmetric.io import FileError, cell_text, read_csv
 from probmetric.metrics import arrays
 from probmetric.metrics.arrays import Array, Bools, Doubles
-from probmetric.trust.certificates import Certificate, CertificateError
+from probmetric.trust.certificates import Certificate, CertificateError, first_of_each
 
 RISEN = ((0.4, 1.0), (0.7, 1.0), (1.0, 1.5), (1.0, 2.0), (1.0, 3.0), (0.7, 3.0), (1.5, 2.0))
 BETS = (*RISEN, *((b, a) for a, b in RISEN), (1.5, 1.5), (3.0, 3.0), (0.7, 0.7))
@@ -73,7 +73,8 @@ def monitor(reference: Any, doubt: Any, *, patience: float = PATIENCE, groups: A
     """Tell whether the doubts of answers are still those of calibration.
 
     Args:
-        reference: doubts (V,) of the answers that made the certificate, `Certificate.reference`.
+        reference: doubts (V,) of the answers that made the certificate, `Certificate.reference`. If they are of few
+            classes and the queries of other ones, that is a change.
         doubt: doubts (Q,) of answers, in the order in which the queries came.
         patience: least mean number of clean queries before a false alarm.
         groups: (Q,) source of each query (session, person), where queries come in bursts. The first query of each
@@ -91,8 +92,7 @@ def monitor(reference: Any, doubt: Any, *, patience: float = PATIENCE, groups: A
     """
     running = Monitor(reference, patience=patience, seed=seed)
     values = arrays.vector(doubt, "doubt")
-    numbers = np.arange(len(values)) if groups is None else arrays.names_of(groups, "groups", count=len(values))[1]
-    first = np.sort(np.unique(numbers, return_index=True)[1])
+    first = first_of_each(groups, len(values))
     alarm = running.watch(values[first])
     if alarm is not None:
         alarm = Alarm(int(first[alarm.query - 1]) + 1, alarm.doubts)

@@ -195,14 +195,14 @@ def _fit_logistic(design: Doubles, right: Any, precision: Doubles) -> Doubles:
     return weights
 
 
-def cross_fitted(scores: Mapping[str, Any], right: Any, groups: Any, *, folds: int = FOLDS, seed: int = 0) -> Doubles:
+def cross_fitted(scores: Mapping[str, Any], right: Any, groups: Any, *, seed: int = 0) -> Doubles:
     """Return P(right) (N,) of each answer, by a map fitted to answers of other `groups` (N,), such as classes.
 
     Raises:
         ValueError: fewer than 2 groups, or all answers outside some part are right, or all are wrong.
     """
     truth = arrays.booleans(right, "right", count=len(_columns(scores)))
-    part = class_folds(groups, folds=folds, seed=seed)
+    part = class_folds(groups, seed=seed)
     if part.shape != truth.shape:
         raise ValueError(f"groups has shape {part.shape}; expected {truth.shape}, one class for each answer.")
     stated = np.empty(len(truth))
@@ -213,13 +213,13 @@ def cross_fitted(scores: Mapping[str, Any], right: Any, groups: Any, *, folds: i
     return stated
 
 
-def class_folds(groups: Any, *, folds: int = FOLDS, seed: int = 0) -> Ints:
-    """Return the part (N,) in 0..folds-1 of each entry; all entries of a group in `groups` (N,) are in one part."""
+def class_folds(groups: Any, *, seed: int = 0) -> Ints:
+    """Return the part (N,) in 0..FOLDS-1 of each entry; all entries of a group in `groups` (N,) are in one part."""
     names, codes = arrays.names_of(groups, "groups")
     if len(names) < 2:
         raise ValueError(f"groups name {len(names)} class; class-disjoint parts need at least 2.")
     order = arrays.generator(seed).permutation(len(names))
-    return (order % min(folds, len(names)))[codes]
+    return (order % min(FOLDS, len(names)))[codes]
 
 
 def p_right_metrics(probability: Any, right: Any, *, bins: int = BINS) -> dict[str, float]:
@@ -258,7 +258,9 @@ def added_auroc(
     """Return how much `own` scores add to the `free` ones: difference of two error AUROCs, with a paired interval.
 
     Both maps are logistic and cross-fitted over the same class-disjoint parts; the AUROC is P(a wrong answer gets the
-    lower P(right)), ties count half. The 95 % percentile interval is over bootstrap samples of classes.
+    lower P(right)), ties count half. The 95 % percentile interval is over bootstrap samples of classes, with these
+    maps. Other classes would give other maps, so it leaves out the true gain in 10 % (100 classes) to 17 % (10 classes)
+    of cases; of scores that are noise fewer than one in 100 have an interval above 0.
 
     Args:
         free: name -> (N,) scores that every search returns.

@@ -27,7 +27,7 @@ import numpy as np
 
 from probmetric.metrics import arrays
 from probmetric.metrics.arrays import Bools, Doubles, Ints
-from probmetric.trust.certificates import check_shares
+from probmetric.trust.certificates import check_shares, units_of
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def coverage_sets(
     if classes.max() >= doubts.shape[1]:
         raise ValueError(f"labels go up to {classes.max()}; class_doubt has {doubts.shape[1]} columns, from 0 up.")
     true = doubts[np.arange(len(doubts)), classes]
-    units = np.arange(len(true)) if groups is None else arrays.names_of(groups, "groups", count=len(true))[1]
+    units = units_of(groups, len(true))
     if per_class:
         parts = [classes == number for number in range(doubts.shape[1])]
         thresholds = np.array([_quantile(true[part], units[part], miss) for part in parts])

@@ -34,7 +34,7 @@ import scipy
 
 from probmetric.metrics import arrays
 from probmetric.metrics.arrays import Doubles
-from probmetric.trust.certificates import CertificateError, check_shares
+from probmetric.trust.certificates import CertificateError, check_shares, first_of_each
 
 FACTORS = (1.25, 1.5, 2.0, 3.0, 5.0)
 HORIZONS = ((1.5, 0.7), (2.0, 0.1), (3.0, 0.05))  # times the risk, weight; the rest is the likelihood ratios'
@@ -72,7 +72,8 @@ def spot_checks(wrong: Any, *, risk: float, false_alarms: float = 0.01, groups: 
     """Tell whether checked answers are wrong more often than promised.
 
     Args:
-        wrong: (N,) whether checked answers are wrong, drawn at random from those given, in the order of checking.
+        wrong: (N,) whether checked answers are wrong, drawn at random from those given, in the order of checking: in
+            another order every look has a new chance of a false alarm.
         risk: share of wrong answers that was promised.
         false_alarms: chance of ever an alarm although the promise holds.
         groups: (N,) source of each answer (session, person), if all answers of a source were checked. The first
@@ -88,8 +89,7 @@ def spot_checks(wrong: Any, *, risk: float, false_alarms: float = 0.01, groups: 
     """
     check_shares(risk=risk, false_alarms=false_alarms)
     values = arrays.booleans(wrong, "wrong")
-    numbers = np.arange(len(values)) if groups is None else arrays.names_of(groups, "groups", count=len(values))[1]
-    first = np.sort(np.unique(numbers, return_index=True)[1])
+    first = first_of_each(groups, len(values))
     values = values[first]
     evidence = running_evidence(values, risk, false_alarms)
     alarms = np.flatnonzero(evidence >= 1)

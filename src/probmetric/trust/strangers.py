@@ -21,6 +21,7 @@ import numpy as np
 
 from probmetric.metrics import arrays
 from probmetric.metrics.arrays import Bools, Doubles
+from probmetric.trust.certificates import units_of
 from probmetric.trust.tolerance import one_of_each, tolerance_limit
 
 
@@ -74,8 +75,7 @@ def certify_strangers(
         (True, True)
     """
     doubts, values = arrays.vector(known, "known"), arrays.vector(strangers, "strangers")
-    if groups is not None:
-        values = values[one_of_each(arrays.names_of(groups, "groups", count=len(values))[1], seed=seed)]
+    values = values[one_of_each(units_of(groups, len(values)), seed=seed)]
     limit = tolerance_limit(-values, share=false_accept, confidence=confidence, noun="strangers")
     threshold = -limit.threshold
     return StrangerCertificate(
