@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from probmetric.cli import main
 from probmetric.errors import ServingError
@@ -179,6 +180,21 @@ def test_close_images_of_a_class_do_not_find_themselves():
     gallery = Gallery.from_vectors(rows[:200], labels[:200])
     assert gallery.search(rows[200:], k=2)[0].matches[1].similarity > 0.9999
     assert gallery.asked(None, rows[200:], labels[200:]).right.all()
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_what_an_index_found_may_be_tensors_with_gradients(precision):
+    scores = torch.tensor([[0.75, 0.5, 0.25]], dtype=precision, requires_grad=True)
+    (answer,) = Gallery.from_labels("abc").search(scores)
+    assert [match.similarity for match in answer.matches] == [0.75, 0.5, 0.25]
+    (answer,) = Gallery.from_labels("abc", depth=2).search((scores[:, :2], torch.tensor([[2, 0]])))
+    assert [match.class_name for match in answer.matches] == ["c", "a"]
+
+
+@pytest.mark.parametrize("found", [[[0.5, 0.4], [0.3]], ([[0.5]], [[0]], [[1]])])
+def test_what_has_no_form_of_results_is_said_in_a_sentence(found):
+    with pytest.raises(ValueError, match=r"rows have several lengths|expected numbers \(Q, 3\)"):
+        Gallery.from_labels("abc").search(found)
 
 
 def test_copies_of_queries_count_once():

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from probmetric.data.images import Eye
     from probmetric.data.loose import LooseImages
     from probmetric.data.views import View
-    from probmetric.serving.gallery import Embedder, OnError
+    from probmetric.serving.gallery import OnError
+    from probmetric.serving.model import Model
 
 OUTPUTS = ("mean", "uncertainty", "concentration")
 LARGEST_BATCH = 1024
@@ -184,7 +185,7 @@ def _check_size(program: ExportedProgram) -> None:
 
 
 def write_vectors(
-    model: Embedder, items: LooseImages, path: Path, *, on_error: OnError = "raise"
+    model: Model, items: LooseImages, path: Path, *, on_error: OnError = "raise"
 ) -> tuple[int, list[Any]]:
     """Embed images into a Parquet file, block by block; return their number, and (name, reason) of those left out.
 
@@ -217,7 +218,7 @@ def check_vectors_file(path: Path) -> None:
     check_new_parquet(path, lambda file: bool(model_of(file)))
 
 
-def _block(model: Embedder, items: LooseImages, rows: np.ndarray, on_error: OnError) -> tuple[pa.Table, list[Any]]:
+def _block(model: Model, items: LooseImages, rows: np.ndarray, on_error: OnError) -> tuple[pa.Table, list[Any]]:
     import pyarrow as pa
 
     embedded = model.embedded(items.images[rows[0] : rows[-1] + 1], on_error=on_error)

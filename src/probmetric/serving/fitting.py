@@ -371,7 +371,7 @@ def _model(made: Assembly, data: TrainingData, uncertainty: Component, wrapping:
         reference=tensors_digest(reference),
     )
     images = train.images if isinstance(train, LooseImages) and epochs else ()
-    return Model.bound(Parts(record, tensors | {REFERENCE: reference}, lambda: images), made, data.device)
+    return Model(Parts(record, tensors | {REFERENCE: reference}, lambda: images), made, data.device)
 
 
 def _posterior(made: Assembly, data: TrainingData, uncertainty: Component) -> Posterior | None:

@@ -37,14 +37,13 @@ from probmetric.io import (
     write_json,
     write_tensors,
 )
-from probmetric.metrics.arrays import UNIT_TOLERANCE
+from probmetric.metrics.arrays import UNIT_TOLERANCE, row_norms
 from probmetric.serving import canary as canary_images
 from probmetric.serving.content import Content, digest_of_content
 
 GALLERY, INDEX = "gallery", "gallery.json"
 AGAIN = "make the gallery again (`probmetric index`)"
 LARGEST_INDEX, LARGEST_DIM = 16 * 2**20, 2**20
-BLOCK_ROWS = 16_384
 _COLUMNS = {"path": "paths", "class_name": "class_names", "file": "files", "use": "uses"}
 _VECTORS = re.compile(r"vectors-(\d{1,12})\.safetensors")
 _IMAGES = re.compile(r"images-(\d{1,12})\.parquet")
@@ -218,13 +217,11 @@ def _mapped(path: Path, rows: int, dim: int) -> np.ndarray:
 
 def _check_rows(path: Path, content: Content) -> None:
     """Raise `FileError` unless the rows are directions and their uncertainties numbers, even if the digest is right."""
-    for start in range(0, len(content.mean), BLOCK_ROWS):
-        rows = content.mean[start : start + BLOCK_ROWS]
-        length = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-        unit = (np.abs(length - 1.0) <= UNIT_TOLERANCE) | (length == 0.0)  # a zero row: an image without a direction
-        off = ~unit | ~np.isfinite(content.uncertainty[start : start + len(rows)])
-        if off.any():
-            raise FileError(f"{path} is damaged: row {start + int(off.argmax())} is no embedding; {AGAIN}.")
+    length = row_norms(content.mean)
+    unit = (np.abs(length - 1.0) <= UNIT_TOLERANCE) | (length == 0.0)  # a zero row: an image without a direction
+    off = ~unit | ~np.isfinite(content.uncertainty)
+    if off.any():
+        raise FileError(f"{path} is damaged: row {int(off.argmax())} is no embedding; {AGAIN}.")
     if np.isinf(content.looks).any():
         raise FileError(f"{path} is damaged: its looks are not finite; {AGAIN}.")
 

@@ -72,26 +72,21 @@ class Model:
         reference: uncertainty of each of the run's validation images, sorted (V,); None without validation images.
     """
 
-    def __init__(self, parts: Parts, predictor: Predictor, eye: Eye) -> None:
-        """Put together the parts that `bound` built."""
-        self.parts, self.predictor, self.eye, self.reference = parts, predictor, eye, _reference(parts)
-        self.record = parts.record
-        self.classes, self.digest, self.name = self.record.classes, self.record.digest, self.record.name
-
-    @classmethod
-    def bound(cls, parts: Parts, made: Assembly, device: torch.device | str) -> Model:
+    def __init__(self, parts: Parts, made: Assembly, device: torch.device | str) -> None:
         """Bind encoder and loss, which have the parts' weights, to the uncertainty.
 
         Raises:
-            FileError: the posterior does not fit the record.
+            FileError: the posterior or the reference does not fit the record.
         """
-        record, posterior = parts.record, parts.tensors.get(POSTERIOR)
+        self.parts, self.reference, self.record = parts, _reference(parts), parts.record
+        self.classes, self.digest, self.name = self.record.classes, self.record.digest, self.record.name
+        posterior, transform = parts.tensors.get(POSTERIOR), self.record.transform
         placed = None if posterior is None else {name: tensor.to(device) for name, tensor in posterior.items()}
         try:
-            predictor = made.to(device).predictor(record.uncertainty, placed, record.seed)
+            self.predictor = made.to(device).predictor(self.record.uncertainty, placed, self.record.seed)
         except ValueError as error:
-            raise FileError(f"{POSTERIOR} of {record.name} does not fit its record: {error}") from error
-        return cls(parts, predictor, Eye(record.transform.created(), record.shape, record.transform.shorter_side))
+            raise FileError(f"{POSTERIOR} of {self.name} does not fit its record: {error}") from error
+        self.eye = Eye(transform.created(), self.record.shape, transform.shorter_side)
 
     def __repr__(self) -> str:
         channels, side = self.eye.shape
@@ -329,7 +324,7 @@ def load(source: str | Path, *, device: str = "auto", network: nn.Module | None 
         FileError: a file is missing, damaged or was changed.
     """
     parts = parts_of(source)
-    model = Model.bound(parts, combined(_members(parts, network)), pick_device(device))
+    model = Model(parts, combined(_members(parts, network)), pick_device(device))
     stored = model.parts.tensors[REFERENCE].get("canary")
     if stored is not None:
         warn_if_moved(stored.numpy(), model.checked_canary, f"the model folder {source}")
@@ -380,17 +375,16 @@ def _surer(reference: np.ndarray, uncertainty: np.ndarray) -> np.ndarray:
 
 def _reference(parts: Parts) -> np.ndarray | None:
     """Return the uncertainties of the run's validation images, sorted (V,); None without such images."""
-    uncertainty = parts.tensors[REFERENCE].get("uncertainty")
-    kinds = ("torch.float32", "torch.float64")
-    sound = uncertainty is not None and uncertainty.ndim == 1 and str(uncertainty.dtype) in kinds
-    looks = parts.tensors[REFERENCE].get("looks")
-    if looks is not None and (looks.ndim != 2 or str(looks.dtype) != kinds[0]):
-        raise FileError(f"{REFERENCE} of {parts.record.name} holds no looks of images; {BROKEN}.")
-    canary = parts.tensors[REFERENCE].get("canary")
-    if canary is not None and not sound_canary(canary.float().numpy()):
-        raise FileError(f"{REFERENCE} of {parts.record.name} holds no embeddings of test images; {BROKEN}.")
-    if uncertainty is None or not sound or not bool(uncertainty.isfinite().all()):
-        raise FileError(f"{REFERENCE} of {parts.record.name} holds no uncertainties; {BROKEN}.")
+    uncertainty, looks, canary = (parts.tensors[REFERENCE].get(name) for name in ("uncertainty", "looks", "canary"))
+    sound = (
+        uncertainty is not None
+        and (uncertainty.ndim, uncertainty.dtype) in ((1, torch.float32), (1, torch.float64))
+        and bool(uncertainty.isfinite().all())
+        and (looks is None or (looks.ndim, looks.dtype) == (2, torch.float32))
+        and (canary is None or sound_canary(canary.float().numpy()))
+    )
+    if uncertainty is None or not sound:
+        raise FileError(f"{REFERENCE} of {parts.record.name} is damaged; {BROKEN}.")
     return np.sort(uncertainty.numpy()) if len(uncertainty) else None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -39,10 +39,13 @@ from probmetric.runs.names import RESULTS, RunKey
 from probmetric.runs.plan import Run, recorded_run
 from probmetric.serving.card import card
 from probmetric.serving.content import Content
-from probmetric.serving.gallery import Embedder, Gallery
+from probmetric.serving.gallery import Gallery
 from probmetric.serving.record import CARD, POSTERIOR, RECORD, REFERENCE, ModelRecord, Transform
 from probmetric.tracking import store
 from probmetric.training.data import training_view
+
+if TYPE_CHECKING:
+    from probmetric.serving.model import Model
 
 Tensors = Mapping[str, "torch.Tensor"]
 BROKEN = "export the model again"
@@ -306,7 +309,7 @@ def _versions(name: str) -> list[str]:
     return []
 
 
-def run_gallery(model: Embedder, source: str, splits: Sequence[str]) -> Gallery:
+def run_gallery(model: Model, source: str, splits: Sequence[str]) -> Gallery:
     """Return the images of a run's own dataset as a gallery; stored embeddings of the run are used.
 
     Raises:

@@ -119,8 +119,9 @@ class Service:
             raise ServingError("this service only reads; start it with --writable to add images.")
         if not path.strip():
             raise ServingError("path is empty; name the image.")
+        class_name = class_name.strip()
         with self._lock, Gallery.changing(self.folder, new=False) as gallery:
-            if not class_name.strip() and gallery.labelled:
+            if not class_name and gallery.labelled:
                 raise ServingError("class_name is empty; without it no answer of the gallery could be certified.")
             gallery.add(self.model, [image], paths=[path], class_names=[class_name])
         return {"images": len(gallery)}

@@ -49,8 +49,6 @@ FAISS = (".faiss", ".index")
 FILES = (".parquet", ".npz", ".npy", ".safetensors", *FAISS)
 SIMILARITIES, SCORES, INDICES, QUERY_LABELS = "similarities", "scores", "indices", ("query_labels", "query_label")
 HELD_OUT = 3  # one group in so many calibrates
-_VECTORS = {"labels": LABELS, "splits": ("split",), "groups": ()}
-_QUERIES = {"labels": QUERY_LABELS, "names": ("query_path",), "splits": ("split",), "groups": ()}
 
 
 @dataclass(frozen=True)
@@ -187,7 +185,8 @@ def read_vectors(file: Path, *, label: str = "", group: str = "") -> Vectors:
         raise DataError(f"{file} holds no rows.")
     if not vector or columns[vector].ndim != 2:
         raise DataError(f"{file} holds {', '.join(columns)}; expected a column `vector` of lists of one length.")
-    return _described(file, columns[vector], columns, {"labels": label, "groups": group}, _VECTORS)
+    rows, label = columns[vector], column_called(columns, label, LABELS)
+    return _described(file, rows, columns, label, names_of(file, columns, len(rows)), group=group, in_splits=True)
 
 
 def example_vectors() -> tuple[np.ndarray, np.ndarray]:
@@ -204,9 +203,11 @@ def _described(
     file: Path,
     rows: np.ndarray,
     columns: Mapping[str, np.ndarray],
-    wanted: Mapping[str, str],
-    usual: Mapping[str, Sequence[str]],
-    called: str = "",
+    label: str,
+    names: tuple[str, list[str] | None],
+    *,
+    group: str = "",
+    in_splits: bool = False,
 ) -> Vectors:
     """Return rows with the columns that describe them.
 
@@ -214,30 +215,27 @@ def _described(
         file: the file.
         rows: (N, ...).
         columns: name -> values (N,); other columns may have another length.
-        wanted: attribute of `Vectors` -> column that must be there; "" for any of the usual ones.
-        usual: attribute -> usual names of its column.
-        called: text before the number of a row without a name, by default the file's name.
+        label: column of the classes; "" for none.
+        names: column of the rows' names, and its entries (N); "" and None for names by file and number.
+        group: column of the groups; "" for none.
+        in_splits: whether a column `split` is of these rows.
     """
     count = len(rows)
-    said = {what: column_of(file, columns, wanted.get(what, ""), names, count) for what, names in usual.items()}
-    name = ""
-    if "names" not in usual:
-        name, said["names"] = names_of(file, columns, count)
-    groups = np.array(said["groups"]) if wanted.get("groups") else None
+    split = "split" if in_splits and "split" in columns else ""
+    labels, splits, groups = (column_of(file, columns, name, count) for name in (label, split, group))
     if groups is not None and "" in groups:
         raise DataError(
-            f"{file}: {np.count_nonzero(groups == '')} of {count} rows have no {wanted['groups']}; give each row one "
-            "(rows of one group count once)."
+            f"{file}: {groups.count('')} of {count} rows have no {group}; give each row one (rows of one group count "
+            "once)."
         )
-    label = column_called(columns, wanted.get("labels", ""), usual["labels"])
     return Vectors(
         file,
         rows,
-        labels=class_names_of(said["labels"] or [""] * count),
-        names=said["names"] or [f"{called or f'{file.stem}/'}{row}" for row in range(count)],
-        splits=said.get("splits") or [""] * count,
-        groups=groups,
-        columns=tuple(each for each in columns if each not in (name, label)),
+        labels=class_names_of(labels or [""] * count),
+        names=names[1] or [f"{file.stem}/{row}" for row in range(count)],
+        splits=splits or [""] * count,
+        groups=None if groups is None else np.array(groups),
+        columns=tuple(each for each in columns if each not in (names[0], label)),
     )
 
 
@@ -252,12 +250,15 @@ def _hits_of(columns: Mapping[str, np.ndarray], file: Path, *, label: str, group
     listing = file.with_suffix(".csv")
     if file.suffix.lower() == ".parquet" and listing.is_file():
         columns = {**columns, **columns_of(listing)}
-    hits = _described(file, rows, columns, {"groups": group}, _QUERIES, "query ")
+    names = column_of(file, columns, column_called(columns, "", ("query_path",)), len(rows))
+    called = "query_path", names or [f"query {row}" for row in range(len(rows))]
+    asked = column_called(columns, "", QUERY_LABELS)
+    hits = _described(file, rows, columns, asked, called, group=group, in_splits=True)
     if hits.split_in_two:
         hits = hits.of(QUERY_SPLITS)
     label = column_called(columns, label, LABELS)
     nothing = np.empty((len(columns.get(label, ())), 0), dtype=np.float32)
-    gallery = _described(file, nothing, columns, {"labels": label}, {"labels": ()})
+    gallery = _described(file, nothing, columns, label, names_of(file, columns, len(nothing)))
     return replace(gallery, hits=hits, depth=rows.shape[1] if rows.ndim == 3 else 0)
 
 
