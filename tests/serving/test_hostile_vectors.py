@@ -216,9 +216,7 @@ def test_queries_without_a_class_are_refused_and_unknown_classes_are_counted(cap
     assert "200 of 600 calibration queries are of " in caplog.text
     spelled = [unicodedata.normalize("NFD", f"é {name} ") for name in LABELS]
     folders = Gallery()  # of photographs: their classes are the names of folders, as they are
-    folders.take(
-        VECTORS[SHOWN].astype(np.float32), np.zeros(1000, np.float32), [str(n) for n in range(1000)], spelled[SHOWN]
-    )
+    folders.take(VECTORS[SHOWN].astype(np.float32), [str(n) for n in range(1000)], spelled[SHOWN])
     caplog.clear()
     folders.certify(None, VECTORS[ASKED], spelled[ASKED], risk=0.3)
     folders.certify(None, VECTORS[ASKED], [f"é {name}" for name in LABELS[ASKED]], risk=0.3)
@@ -292,7 +290,7 @@ def test_answers_that_decide_how_to_certify_vouch_for_nothing():
     assert len(fitted.groups) == len(fitted.answers.right)
 
 
-@pytest.mark.parametrize("classes", [torch.tensor([0, 1]), list(torch.tensor([0, 1]))])
+@pytest.mark.parametrize("classes", [torch.tensor([0, 1]), list(torch.tensor([0, 1])), np.array([[0], [1]])])
 def test_classes_in_a_tensor_have_the_names_of_their_numbers(classes):
     """They were called `tensor(0)`, so that queries of class 0 were strangers."""
     rows = np.eye(2)

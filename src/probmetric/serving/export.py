@@ -30,6 +30,7 @@ from torch.overrides import TorchFunctionMode
 
 from probmetric.data import decode
 from probmetric.data.decode import plain, reduced, upright
+from probmetric.data.manifest import DataError
 from probmetric.data.views.photos import Photos
 from probmetric.data.views.small import Small
 from probmetric.errors import ServingError
@@ -46,8 +47,7 @@ if TYPE_CHECKING:
     from probmetric.data.images import Eye
     from probmetric.data.loose import LooseImages
     from probmetric.data.views import View
-    from probmetric.serving.gallery import OnError
-    from probmetric.serving.model import Model
+    from probmetric.serving.gallery import Embedder, OnError
 
 OUTPUTS = ("mean", "uncertainty", "concentration")
 LARGEST_BATCH = 1024
@@ -185,15 +185,17 @@ def _check_size(program: ExportedProgram) -> None:
 
 
 def write_vectors(
-    model: Model, items: LooseImages, path: Path, *, on_error: OnError = "raise"
+    model: Embedder, items: LooseImages, path: Path, *, on_error: OnError = "raise"
 ) -> tuple[int, list[Any]]:
     """Embed images into a Parquet file, block by block; return their number, and (name, reason) of those left out.
 
     Raises:
-        DataError: images cannot be read; all those of a block are named.
+        DataError: there is no image, or images cannot be read; all those of a block are named.
         FileError: the file cannot be written, or has no name of a Parquet file.
     """
     check_vectors_file(path)
+    if not len(items):
+        raise DataError("there is no image to embed.")
     import pyarrow.parquet as pq
 
     count, problems = 0, list[Any]()
@@ -201,7 +203,7 @@ def write_vectors(
         writer = None
         try:
             # blocks have nearly the same size, since an image alone in the last block could not be skipped
-            for rows in np.array_split(range(len(items.images)), math.ceil(len(items.images) / VECTOR_ROWS)):
+            for rows in np.array_split(range(len(items)), math.ceil(len(items) / VECTOR_ROWS)):
                 table, left = _block(model, items, rows, on_error)
                 problems += left
                 writer = writer or pq.ParquetWriter(temporary, table.schema)
@@ -218,7 +220,7 @@ def check_vectors_file(path: Path) -> None:
     check_new_parquet(path, lambda file: bool(model_of(file)))
 
 
-def _block(model: Model, items: LooseImages, rows: np.ndarray, on_error: OnError) -> tuple[pa.Table, list[Any]]:
+def _block(model: Embedder, items: LooseImages, rows: np.ndarray, on_error: OnError) -> tuple[pa.Table, list[Any]]:
     import pyarrow as pa
 
     embedded = model.embedded(items.images[rows[0] : rows[-1] + 1], on_error=on_error)

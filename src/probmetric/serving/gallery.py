@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -56,14 +56,38 @@ from probmetric.trust.scores import doubts
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from probmetric.serving.model import Model
-
 OnError = Literal["raise", "skip"]
 Classes: TypeAlias = "Sequence[Any] | np.ndarray | None"
 ELSEWHERE = "searched elsewhere, lists of "
+SEEN = 200  # images of a run whose looks are measured
 STRANGERS = "strangers"  # key of `shares` for all classes that the gallery does not have
 
 log = logging.getLogger(__name__)
+
+
+class Embedder(Protocol):
+    """The interface of a model that a gallery needs: that of `Model`, whose module imports this one.
+
+    Attributes:
+        digest: names it, see `Model`.
+        name: its name, for messages.
+        canary: embeddings of the images of `canary`; None if the model cannot embed them.
+        checked_canary: embeddings of the first of them.
+    """
+
+    digest: str
+    name: str
+    canary: np.ndarray | None
+    checked_canary: np.ndarray | None
+
+    def embedded(self, images: Sequence[Any], *, on_error: OnError = "raise") -> Any:
+        """Return embeddings, as `Model.embedded` does."""
+
+    def looks(self, images: Sequence[Any]) -> np.ndarray:
+        """Return pixel statistics, as from `Model.looks`."""
+
+    def trained_on(self, looks: np.ndarray) -> np.ndarray:
+        """Say which images the model was trained on, see `Model.trained_on`."""
 
 
 class Labelled(NamedTuple):
@@ -112,7 +136,7 @@ class Gallery:
             vars(self).pop(fact, None)
 
     @classmethod
-    def create(cls, model: Model, images: Any, *, on_error: OnError = "raise", **names: Sequence[str]) -> Gallery:
+    def create(cls, model: Embedder, images: Any, *, on_error: OnError = "raise", **names: Sequence[str]) -> Gallery:
         """Return a gallery of images; arguments as for `add`."""
         gallery = cls(Content.empty(model.digest))
         gallery.add(model, images, on_error=on_error, **names)
@@ -136,8 +160,7 @@ class Gallery:
             labels, paths = in_frame if labels is None else labels, named if paths is None else paths
         rows = directions(vectors)
         gallery, count = cls(), len(rows)
-        classes = [""] * count if labels is None else _names(labels)
-        gallery.take(rows, np.zeros(count, dtype=np.float32), _numbered(paths, count), classes)
+        gallery.take(rows, _numbered(paths, count), [""] * count if labels is None else _names(labels))
         return gallery
 
     @classmethod
@@ -159,9 +182,7 @@ class Gallery:
         if 0 < depth < min(VOTES, len(labels)):
             log.warning("lists of %d: disagreement and entropy count so few votes; %d are usual", depth, VOTES)
         gallery, count = IndexedGallery(Content.empty(f"{ELSEWHERE}{depth}")), len(labels)
-        nothing = np.zeros((count, 0), dtype=np.float32)
-        uncertainty = np.zeros(count, dtype=np.float32)
-        gallery.take(nothing, uncertainty, _numbered(paths, count), _names(labels))
+        gallery.take(np.zeros((count, 0), dtype=np.float32), _numbered(paths, count), _names(labels))
         return gallery
 
     @classmethod
@@ -174,8 +195,8 @@ class Gallery:
         folder = Path(folder)
         content, index = gallery_files.read(folder)
         gallery = IndexedGallery(content) if content.model.startswith(ELSEWHERE) else cls(content)
-        gallery.folder, gallery.digest, gallery._stored = folder, index["content"], index["content"]
-        gallery._trust = gallery_trust.Trust.parse(index["trust"], folder)
+        gallery.folder, gallery.digest, gallery._stored = folder, index.content, index.content
+        gallery._trust = Trust.parse(index.trust, folder)
         gallery.certificates = gallery_trust.read_certificates(folder)
         gallery.tried = gallery_trust.read_tries(folder)
         gallery.canary = gallery_files.read_canary(folder)
@@ -271,11 +292,11 @@ class Gallery:
         trained_on = self.record["mean"][trained] if trained.any() else None
         return calibration_answers(self.record, self.labels, trained_on=trained_on)
 
-    def asked(self, model: Model | None, images: Any, class_names: Classes = None) -> Answers:
+    def asked(self, model: Embedder | None, images: Any, class_names: Classes = None) -> Answers:
         """Return the answers to labelled images or vectors from outside the gallery; arguments as for `certify`."""
         return self._calibration(self._labelled(model, images, class_names), None, fitted=False).answers
 
-    def check_model(self, model: Model) -> None:
+    def check_model(self, model: Embedder) -> None:
         """Raise `ServingError` unless `model` embedded this gallery."""
         if model.digest != self.model:
             raise ServingError(
@@ -289,7 +310,7 @@ class Gallery:
 
     def add(
         self,
-        model: Model,
+        model: Embedder,
         images: Any,
         *,
         paths: Sequence[str] | None = None,
@@ -354,17 +375,17 @@ class Gallery:
     def take(
         self,
         mean: np.ndarray,
-        uncertainty: np.ndarray,
         paths: Sequence[str],
         class_names: Sequence[str],
+        uncertainty: np.ndarray | None = None,
     ) -> None:
         """Add embeddings that the gallery's model made; they replace images of the same name.
 
         Args:
             mean: unit embeddings (n, M).
-            uncertainty: of each image (n,).
             paths: names (n).
             class_names: classes (n), "" where none is known.
+            uncertainty: of each image (n,); None: the same for all.
 
         Raises:
             ServingError: numbers of images or dimensions differ, or a name occurs twice.
@@ -372,14 +393,15 @@ class Gallery:
         counts = {"embeddings": len(mean), "paths": len(paths), "classes": len(class_names)}
         if len(set(counts.values())) > 1:
             raise ServingError(f"{counts}; give one of each for every image.")
+        uncertainty = np.zeros(len(mean), dtype=np.float32) if uncertainty is None else uncertainty
         seen = np.empty((len(mean), 0), dtype=np.float32)
         unknown = [""] * len(mean)
         new = Content(self.model, mean, uncertainty, seen, list(paths), list(class_names), unknown, unknown)
         self._set(self._content.joined(new))
 
-    def see(self, model: Model, images: Sequence[Any], count: int = 200) -> None:
+    def see(self, model: Embedder, images: Sequence[Any]) -> None:
         """Measure the looks of some of the newest images, which `take` added, to recognise strangers to them."""
-        rows = np.sort(np.random.default_rng(0).permutation(len(images))[:count])
+        rows = np.sort(np.random.default_rng(0).permutation(len(images))[:SEEN])
         self.canary = model.canary if self.canary is None else self.canary
         statistics = model.looks([images[int(row)] for row in rows])
         looks = np.full((len(images), statistics.shape[1]), np.nan, dtype=np.float32)
@@ -517,7 +539,7 @@ class Gallery:
 
     def certify(
         self,
-        model: Model | None = None,
+        model: Embedder | None = None,
         images: Any = None,
         class_names: Classes = None,
         *,
@@ -571,7 +593,7 @@ class Gallery:
 
     def promises(
         self,
-        model: Model | None = None,
+        model: Embedder | None = None,
         images: Any = None,
         class_names: Classes = None,
         *,
@@ -680,7 +702,7 @@ class Gallery:
         numbers |= {name: -1 - number for number, name in enumerate(strangers)}
         return np.array([numbers[name] for name in classes]), classes
 
-    def _labelled(self, model: Model | None, images: Any, class_names: Classes) -> Labelled:
+    def _labelled(self, model: Embedder | None, images: Any, class_names: Classes) -> Labelled:
         """Return calibration images, or vectors, and their classes."""
         if model is None and self.model and not self.elsewhere:
             raise ServingError("name the gallery's model to certify with images: certify(model, images, risk=...).")
@@ -807,8 +829,9 @@ def _numbered(paths: Sequence[str] | None, count: int) -> list[str]:
 
 
 def _names(classes: Iterable[Any]) -> list[str]:
-    """Return the names of classes, which may be entries of a tensor."""
-    return class_names_of(name.item() if hasattr(name, "detach") else name for name in classes)
+    """Return the names of classes, which may be entries of a tensor, or rows of one entry."""
+    plain = (each.item() if isinstance(each, np.ndarray) or hasattr(each, "detach") else each for each in classes)
+    return class_names_of(plain)
 
 
 def _as_many(groups: Sequence[Any] | np.ndarray, count: int) -> np.ndarray:

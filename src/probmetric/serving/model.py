@@ -195,10 +195,12 @@ class Model:
         """Return the network's input (N, C, S, S) of images (as for `embed`), which an exported network takes.
 
         Raises:
-            DataError: images cannot be read; all of them are named.
+            DataError: there is no image, or images cannot be read; all of them are named.
         """
         unreadable: dict[int, DataError] = {}
         listed = sequence_of(images, self.eye.ndim)
+        if not len(listed):
+            raise DataError("there is no image to preprocess.")
         batches = list(self._batches(listed, unreadable, []))
         if unreadable:
             raise problem_list(named_problems(listed, unreadable), len(listed), "mend or remove them")

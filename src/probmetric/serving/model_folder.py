@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -39,13 +39,10 @@ from probmetric.runs.names import RESULTS, RunKey
 from probmetric.runs.plan import Run, recorded_run
 from probmetric.serving.card import card
 from probmetric.serving.content import Content
-from probmetric.serving.gallery import Gallery
+from probmetric.serving.gallery import Embedder, Gallery
 from probmetric.serving.record import CARD, POSTERIOR, RECORD, REFERENCE, ModelRecord, Transform
 from probmetric.tracking import store
 from probmetric.training.data import training_view
-
-if TYPE_CHECKING:
-    from probmetric.serving.model import Model
 
 Tensors = Mapping[str, "torch.Tensor"]
 BROKEN = "export the model again"
@@ -309,7 +306,7 @@ def _versions(name: str) -> list[str]:
     return []
 
 
-def run_gallery(model: Model, source: str, splits: Sequence[str]) -> Gallery:
+def run_gallery(model: Embedder, source: str, splits: Sequence[str]) -> Gallery:
     """Return the images of a run's own dataset as a gallery; stored embeddings of the run are used.
 
     Raises:
@@ -324,7 +321,7 @@ def run_gallery(model: Model, source: str, splits: Sequence[str]) -> Gallery:
         items = prepared_images(data / folder.key.data, [split])
         if split != "train" and present(folder.embeddings_file("val" if split == "val" else "test")):
             tensors = folder.tensors("val" if split == "val" else "test", "mean", "uncertainty")
-            gallery.take(tensors["mean"], tensors["uncertainty"], items.paths, items.class_names)
+            gallery.take(tensors["mean"], items.paths, items.class_names, tensors["uncertainty"])
             gallery.see(model, items.images)
         else:
             gallery.add(model, items.images, paths=items.paths, class_names=items.class_names)

@@ -367,15 +367,14 @@ def _fresh(queries: Vectors, trained: Vectors) -> Vectors:
     return queries.rows_where(~seen)
 
 
-def held_out(vectors: Vectors, trained: Vectors | None = None, seed: int = 0) -> tuple[Vectors, Vectors]:
-    """Return gallery and calibration rows: a third of the groups, or of the rows, calibrates.
+def held_out(vectors: Vectors, trained: Vectors | None) -> tuple[Vectors, Vectors]:
+    """Return gallery and calibration rows: a third of the groups, or of the rows, drawn with seed 0, calibrates.
 
     Every class stays in the gallery. Rows that the model was trained on do not calibrate.
 
     Args:
         vectors: rows without splits.
         trained: the model's training rows; None: no row of this file.
-        seed: seed of the choice.
 
     Raises:
         ServingError: no rows can be held out.
@@ -393,7 +392,7 @@ def held_out(vectors: Vectors, trained: Vectors | None = None, seed: int = 0) ->
     left = Counter(label for shown in classes for label in shown)
     fresh = np.setdiff1d(np.arange(len(names)), numbers[seen])
     chosen: set[int] = set()
-    for number in np.random.default_rng(seed).permutation(fresh).tolist():
+    for number in np.random.default_rng(0).permutation(fresh).tolist():
         if len(chosen) < len(names) // HELD_OUT and all(left[label] > 1 for label in classes[number]):
             chosen.add(number)
             left.subtract(classes[number])
@@ -419,8 +418,8 @@ def gallery_of(vectors: Vectors) -> Gallery:
     if vectors.hits is not None:
         gallery = Gallery.from_labels(vectors.labels, vectors.names, depth=vectors.depth)
     else:
-        rows, gallery = directions(vectors.rows, overwrite=True), Gallery()
-        gallery.take(rows, np.zeros(len(rows), dtype=np.float32), vectors.names, vectors.labels)
+        gallery = Gallery()
+        gallery.take(directions(vectors.rows, overwrite=True), vectors.names, vectors.labels)
     folder = gallery_folder(vectors.file)
     if present(folder / INDEX):
         try:
