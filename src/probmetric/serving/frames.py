@@ -37,7 +37,7 @@ def vectors_and_names(frame: Any) -> tuple[np.ndarray, list[str] | None, list[st
     convert = next((name for name in CONVERSIONS if hasattr(frame, name)), "")
     table = getattr(frame, convert)() if convert else frame
     columns = {str(name): table[name].to_numpy() for name in table.columns}
-    vector = next((name for name in VECTORS if name in columns), "")
+    vector = column_called(columns, "", VECTORS)
     if not vector:
         raise DataError(f"the frame has the columns {', '.join(columns)}; expected `vector`, lists of one length.")
     try:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -28,7 +29,6 @@ from probmetric.io import alone, present
 from probmetric.io.folders import claim_folder
 from probmetric.metrics.arrays import check_mapping, class_names_of, row_norms, to_numpy
 from probmetric.retrieval.match import Match, find_match
-from probmetric.retrieval.neighbours import search
 from probmetric.serving import gallery_files, gallery_trust, lists
 from probmetric.serving.canary import warn_if_moved
 from probmetric.serving.content import TRAINED, Content, digest_of_content, place_of, stacked_looks
@@ -69,16 +69,20 @@ class Embedder(Protocol):
     """The interface of a model that a gallery needs: that of `Model`, whose module imports this one.
 
     Attributes:
-        digest: names it, see `Model`.
+        digest: SHA-256 of everything that decides its embeddings.
         name: its name, for messages.
-        canary: embeddings of the images of `canary`; None if the model cannot embed them.
-        checked_canary: embeddings of the first of them.
     """
 
     digest: str
     name: str
-    canary: np.ndarray | None
-    checked_canary: np.ndarray | None
+
+    @property
+    def canary(self) -> np.ndarray | None:
+        """Embeddings of the images of `canary`; None if the model cannot embed them."""
+
+    @property
+    def checked_canary(self) -> np.ndarray | None:
+        """Embeddings of the first images of `canary`."""
 
     def embedded(self, images: Sequence[Any], *, on_error: OnError = "raise") -> Any:
         """Return embeddings, as `Model.embedded` does."""
@@ -194,7 +198,7 @@ class Gallery:
         """
         folder = Path(folder)
         content, index = gallery_files.read(folder)
-        gallery = IndexedGallery(content) if content.model.startswith(ELSEWHERE) else cls(content)
+        gallery = IndexedGallery(content) if re.fullmatch(rf"{ELSEWHERE}\d{{1,9}}", content.model) else cls(content)
         gallery.folder, gallery.digest, gallery._stored = folder, index.content, index.content
         gallery._trust = Trust.parse(index.trust, folder)
         gallery.certificates = gallery_trust.read_certificates(folder)
@@ -264,10 +268,14 @@ class Gallery:
         return digest_of_content(self._content)
 
     @property
+    def valid(self) -> list[Certificate]:
+        """Those of `certificates` that are of this gallery as it is now."""
+        return [each for each in self.certificates if (each.gallery, each.weights) == (self.digest, self.model)]
+
+    @property
     def p_right(self) -> PRight | None:
         """The map to P(right), if one is known: the one that the certificates share, else that of `trust`."""
-        here = (each for each in self.certificates if (each.gallery, each.weights) == (self.digest, self.model))
-        certified = next((each.p_right for each in here if each.p_right), None)
+        certified = next((each.p_right for each in self.valid if each.p_right), None)
         learnt = None if self._trust is None else self._trust.p_right
         return PRight.of(certified) if certified else learnt
 
@@ -433,12 +441,9 @@ class Gallery:
             queries: unit rows `mean` (Q, M) and `uncertainty` (Q,).
             k: number of nearest images to show.
         """
-        tensors, count = self.record, max(k, VOTES)
+        tensors, labels = self.record, self.labels if self.labelled else np.zeros(len(self), dtype=np.int64)
         record = {**tensors, "mean": [tensors["mean"]]}  # in parts: rows are checked as they are found
-        if self.labelled:
-            return find_match(queries, record, self.labels, k=count)
-        rows, cosines = search(queries["mean"], record["mean"], min(count, len(self)))
-        return Match(cosines, rows, self.labels[rows], None, dict(queries))
+        return find_match(queries, record, labels, k=max(k, VOTES))
 
     def search(
         self,

@@ -81,10 +81,7 @@ class Service:
         """Return model, gallery and certificates."""
         with self._lock:
             gallery = self.gallery()
-            valid = [
-                each for each in gallery.certificates if (each.gallery, each.weights) == (gallery.digest, gallery.model)
-            ]
-            promises = [{"risk": each.risk, "confidence": each.confidence} for each in valid]
+            promises = [{"risk": each.risk, "confidence": each.confidence} for each in gallery.valid]
             facts = {"images": len(gallery), "dimensions": gallery.dim, "digest": gallery.digest}
         model = {"name": self.model.name, "digest": self.model.digest}
         return {"probmetric": __version__, "model": model, "gallery": facts, "certificates": promises}

@@ -180,7 +180,7 @@ def read_vectors(file: Path, *, label: str = "", group: str = "") -> Vectors:
     columns = {name: values for name, values in read.items() if values.ndim}  # a single number does not describe rows
     if {SIMILARITIES, SCORES} & {name for name, values in columns.items() if values.ndim > 1}:
         return _hits_of(columns, file, label=label, group=group)
-    vector = next((name for name in VECTORS if name in columns), "")
+    vector = column_called(columns, "", VECTORS)
     if vector and not len(columns[vector]):
         raise DataError(f"{file} holds no rows.")
     if not vector or columns[vector].ndim != 2:

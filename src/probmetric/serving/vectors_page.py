@@ -121,8 +121,8 @@ def _strangers(gallery: Gallery) -> list[tuple[str, float]]:
         record = {name: np.asarray(values[chosen]) for name, values in rows.items()}
         return asked_in(record, truth, searched, labels[rest]).free
 
-    strange, usual = doubts(strangers, np.full(len(strangers), -1)), doubts(familiar, labels[familiar])
-    return _ranked({name: auroc(doubt, strange[name]) for name, doubt in usual.items()})
+    unknown, others = doubts(strangers, np.full(len(strangers), -1)), doubts(familiar, labels[familiar])
+    return _ranked({name: auroc(doubt, unknown[name]) for name, doubt in others.items()})
 
 
 def _lead(gallery: Gallery, answers: Answers, certificates: Sequence[Certificate]) -> dict[str, Any]:
