@@ -204,6 +204,12 @@ def test_copies_of_queries_count_once():
     np.testing.assert_array_equal(once.right, again.right)
 
 
+def test_of_images_exactly_as_near_the_first_is_the_answer():
+    """Of 257 it was the 247th."""
+    (answer,) = Gallery.from_labels(range(257)).search(np.full((1, 257), 0.5), k=3)
+    assert [match.path for match in answer.matches] == ["image 0", "image 1", "image 2"]
+
+
 def test_short_lists_say_what_they_cannot(caplog):
     Gallery.from_labels(LABELS, depth=4)
     assert "so few votes" in caplog.text

@@ -157,11 +157,14 @@ def match_of(hits: np.ndarray, labels: np.ndarray, k: int) -> Match:
 
 
 def _nearest(hits: np.ndarray, labels: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return scores and rows (B, k) of the nearest, and the score (B,) of the nearest of another class."""
+    """Return scores and rows (B, k) of the nearest, and the score (B,) of the nearest of another class.
+
+    Of images exactly as near, those with lower rows come first, and are in the list.
+    """
     values = hits.astype(np.float64)
-    rows = np.sort(np.argpartition(-values, k - 1, axis=1)[:, :k], axis=1)
-    order = np.argsort(-np.take_along_axis(values, rows, axis=1), axis=1, kind="stable")
-    rows = np.take_along_axis(rows, order, axis=1)
+    query, row = np.nonzero(values >= np.partition(values, -k, axis=1)[:, [-k]])
+    nearest_first = row[np.lexsort((row, -values[query, row], query))]
+    rows = nearest_first[np.searchsorted(query, np.arange(len(values)))[:, None] + np.arange(k)]
     scores = np.take_along_axis(values, rows, axis=1)
     values[labels[rows[:, :1]] == labels] = -np.inf
     return scores, rows, values.max(axis=1)
