@@ -193,7 +193,7 @@ def _check_validation(uncertainty: Component, data: TrainingData) -> None:
 
 def _images(dataset: Any, validation: Any, settings: EncoderSettings, *, by_name: bool) -> TrainingImages:
     """Return the datasets for training, read by the kind of the first image; `by_name`: the backbone is one of ours."""
-    names = [_class_names(each) for each in (dataset, validation) if each is not None]
+    names = [_class_names(each) for each in ((dataset,) if validation is None else (dataset, validation))]
     classes = tuple(np.unique(np.concatenate(names)).tolist())
     view = _view(image_of(dataset[0]), settings, by_name=by_name)
     eye = Eye(view.evaluation(), (3, view.side or 0))
@@ -212,7 +212,7 @@ def _class_names(dataset: Any) -> list[str]:
     if not is_dataset(dataset) or not len(dataset):
         raise ServingError(
             f"{type(dataset).__name__} is no dataset to train on; expected a torch.utils.data.Dataset with a length, "
-            "of (image, label)."
+            "of one (image, label) or more."
         )
     names = item_classes(dataset)
     if "" in names:

@@ -26,6 +26,7 @@ from probmetric.io.folders import new_folder
 from probmetric.models import Encoder
 from probmetric.models._regions import draw_match
 from probmetric.models._wrapped import wrapped
+from probmetric.retrieval.measures import checked_cutoffs
 from probmetric.runs.folder import Embeddings
 from probmetric.serving.canary import CHECKED, IMAGES, canaries, warn_if_moved
 from probmetric.serving.canary import sound as sound_canary
@@ -250,9 +251,11 @@ class Model:
         Raises:
             ServingError: images have no class.
             DataError: images cannot be read; all of them are named.
+            ValueError: `ks` are no cutoffs.
         """
         from probmetric.runs.evaluate import answer_metrics, answers_among_others
 
+        cutoffs = checked_cutoffs(ks)
         items = loose_images(images, None, class_names)
         if "" in items.class_names:
             raise ServingError("images without a class: nobody can say which answers are right. Name their classes.")
@@ -261,7 +264,7 @@ class Model:
         tensors["label"] = labels[len(self.classes) :]
         classes = json.dumps(labels[: len(self.classes)].tolist())
         test = Embeddings(tensors, {"uncertainty": self.record.uncertainty.name, "classes": classes})
-        return answer_metrics(test, Evaluation(ks=tuple(ks)), answers_among_others(test, tuple(ks))).metrics
+        return answer_metrics(test, Evaluation(ks=cutoffs), answers_among_others(test, cutoffs)).metrics
 
     def save(self, folder: str | Path, *, license: str = "") -> Path:
         """Write the model folder: self-contained, loadable anywhere, without code of its own.
