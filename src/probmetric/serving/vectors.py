@@ -186,7 +186,7 @@ def read_vectors(file: Path, *, label: str = "", group: str = "") -> Vectors:
     if not vector or columns[vector].ndim != 2:
         raise DataError(f"{file} holds {', '.join(columns)}; expected a column `vector` of lists of one length.")
     rows, label = columns[vector], column_called(columns, label, LABELS)
-    return _described(file, rows, columns, label, names_of(file, columns, len(rows)), group=group, in_splits=True)
+    return _described(file, rows, columns, label, names_of(file, columns, len(rows)), group)
 
 
 def example_vectors() -> tuple[np.ndarray, np.ndarray]:
@@ -205,9 +205,7 @@ def _described(
     columns: Mapping[str, np.ndarray],
     label: str,
     names: tuple[str, list[str] | None],
-    *,
     group: str = "",
-    in_splits: bool = False,
 ) -> Vectors:
     """Return rows with the columns that describe them.
 
@@ -218,10 +216,9 @@ def _described(
         label: column of the classes; "" for none.
         names: column of the rows' names, and its entries (N); "" and None for names by file and number.
         group: column of the groups; "" for none.
-        in_splits: whether a column `split` is of these rows.
     """
     count = len(rows)
-    split = "split" if in_splits and "split" in columns else ""
+    split = column_called(columns, "", ("split",))
     labels, splits, groups = (column_of(file, columns, name, count) for name in (label, split, group))
     if groups is not None and "" in groups:
         raise DataError(
@@ -253,12 +250,13 @@ def _hits_of(columns: Mapping[str, np.ndarray], file: Path, *, label: str, group
     names = column_of(file, columns, column_called(columns, "", ("query_path",)), len(rows))
     called = "query_path", names or [f"query {row}" for row in range(len(rows))]
     asked = column_called(columns, "", QUERY_LABELS)
-    hits = _described(file, rows, columns, asked, called, group=group, in_splits=True)
+    hits = _described(file, rows, columns, asked, called, group)
     if hits.split_in_two:
         hits = hits.of(QUERY_SPLITS)
     label = column_called(columns, label, LABELS)
     nothing = np.empty((len(columns.get(label, ())), 0), dtype=np.float32)
-    gallery = _described(file, nothing, columns, label, names_of(file, columns, len(nothing)))
+    others = {name: values for name, values in columns.items() if name != "split"}  # which is of the queries
+    gallery = _described(file, nothing, others, label, names_of(file, others, len(nothing)))
     return replace(gallery, hits=hits, depth=rows.shape[1] if rows.ndim == 3 else 0)
 
 
