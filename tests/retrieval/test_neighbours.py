@@ -6,7 +6,7 @@ from brute_force import cosine_keys
 
 from probmetric.metrics.arrays import products
 from probmetric.retrieval import match_record, search
-from probmetric.retrieval.problem import build_problem
+from probmetric.retrieval.problem import struck_rows
 from probmetric.retrieval.torch_engine import torch_nearest
 
 
@@ -66,10 +66,7 @@ def test_torch_gives_the_same(rows, monkeypatch):
     own = np.where(np.arange(len(rows)) % 2, np.arange(len(rows)), -1)
     expected = search(rows, rows, 9, self_index=own)
     monkeypatch.setattr("probmetric.retrieval.torch_engine.BLOCK_BYTES", 8 * len(rows) * 50)
-    problem = build_problem(
-        rows, np.zeros(307, dtype=int), gallery=rows, gallery_labels=np.zeros(307, dtype=int), self_index=own
-    )
-    nearest, cosines = torch_nearest(problem, 9)
+    nearest, cosines = torch_nearest(rows, rows, struck_rows(own, None, (307, 307)), 9)
     np.testing.assert_array_equal(nearest, expected.rows)
     np.testing.assert_array_equal(cosines.clip(-1, 1), expected.cosines)
 
@@ -83,6 +80,8 @@ def test_bad_input_is_named(rows):
         search(rows, rows[:, :4] / np.linalg.norm(rows[:, :4], axis=1, keepdims=True), 1)
     with pytest.raises(ValueError, match="queries: row 0 has norm 2"):
         search(2 * rows, k=1)
+    with pytest.raises(ValueError, match="self_index is for a separate gallery"):
+        search(rows, self_index=np.full(307, -1))
     for dtype in (np.float32, np.float16):
         bad = np.where(np.arange(307)[:, None] == 9, np.nan, rows).astype(dtype)
         with pytest.raises(ValueError, match=r"gallery: row 316 is not finite\. Drop it or mend"):

@@ -68,6 +68,8 @@ def test_ten_lines_train_fit_evaluate_and_search():
     assert measured["retrieval/recall_at_1"] == pytest.approx(again["recall_at_1"])
     assert measured["retrieval/recall_at_1"] > 0.6
     assert "sparsification/error_auroc" in measured
+    with pytest.raises(ValueError, match="ks is 4; expected a sequence of integers"):
+        model.evaluate(test, ks=4)
     gallery = probmetric.Gallery.create(model, Blobs(0))
     answer = model.search(gallery, [Blobs(0).x[3]], k=2)[0]
     assert (answer.matches[0].path, answer.matches[0].class_name) == ("image 3", "3")
@@ -366,6 +368,14 @@ class Wide(nn.Module):
 def test_what_cannot_be_trained_is_said_in_a_sentence(options, says):
     with pytest.raises(ProbMetricError, match=says):
         train(**options)
+
+
+@pytest.mark.parametrize("where", ["dataset", "validation"])
+def test_no_item_and_no_dataset_are_said_in_a_sentence(where):
+    empty = torch.utils.data.TensorDataset(torch.zeros(0, 12), torch.zeros(0))
+    for lacking in (empty, None) if where == "dataset" else (empty,):
+        with pytest.raises(ProbMetricError, match=r"is no dataset .* of one \(image, label\) or more"):
+            probmetric.fit(**{"dataset": Blobs(0), "encoder": network(), "device": "cpu"} | {where: lacking})
 
 
 class Whole(nn.Module):

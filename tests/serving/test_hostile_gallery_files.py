@@ -11,6 +11,8 @@ from PIL import Image
 
 import probmetric
 from probmetric.errors import ProbMetricError
+from probmetric.serving.content import Content
+from probmetric.serving.gallery import ELSEWHERE, Gallery
 
 KINDS = ("gallery.json", "vectors-*", "images-*", "certificate-*")
 CHANGES = ("empty", "truncated", "longer", "folder", "nowhere", "pipe", "flipped", "exchanged", "binary")
@@ -86,3 +88,12 @@ def test_a_damaged_gallery_is_refused_or_answers_as_before(model, galleries, pho
         assert said or found == before, f"bit {number}"
         assert "gallery" in said or "certificate" in said or not said
         assert "\n" not in said
+
+
+@pytest.mark.parametrize("depth", ["x", "", 5000 * "1"], ids=["letter", "nothing", "5000 digits"])
+def test_an_index_whose_lists_have_no_length_is_refused(tmp_path, depth):
+    none = np.zeros((2, 0), np.float32)
+    content = Content(f"{ELSEWHERE}{depth}", none, np.zeros(2), none, [*"ab"], [*"cd"], [""] * 2, [""] * 2)
+    folder = Gallery(content).save(tmp_path / "g")
+    with pytest.raises(ProbMetricError):
+        Gallery.open(folder).search(np.ones((1, 2)))

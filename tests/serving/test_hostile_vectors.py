@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import probmetric
 from probmetric import Gallery
@@ -215,9 +216,7 @@ def test_queries_without_a_class_are_refused_and_unknown_classes_are_counted(cap
     assert "200 of 600 calibration queries are of " in caplog.text
     spelled = [unicodedata.normalize("NFD", f"é {name} ") for name in LABELS]
     folders = Gallery()  # of photographs: their classes are the names of folders, as they are
-    folders.take(
-        VECTORS[SHOWN].astype(np.float32), np.zeros(1000, np.float32), [str(n) for n in range(1000)], spelled[SHOWN]
-    )
+    folders.take(VECTORS[SHOWN].astype(np.float32), [str(n) for n in range(1000)], spelled[SHOWN])
     caplog.clear()
     folders.certify(None, VECTORS[ASKED], spelled[ASKED], risk=0.3)
     folders.certify(None, VECTORS[ASKED], [f"é {name}" for name in LABELS[ASKED]], risk=0.3)
@@ -289,3 +288,30 @@ def test_answers_that_decide_how_to_certify_vouch_for_nothing():
     assert 0.7 < len(fitted.answers.right) / len(right.right) < 0.9
     assert fitted.groups is not None
     assert len(fitted.groups) == len(fitted.answers.right)
+
+
+@pytest.mark.parametrize("classes", [torch.tensor([0, 1]), list(torch.tensor([0, 1])), np.array([[0], [1]])])
+def test_classes_in_a_tensor_have_the_names_of_their_numbers(classes):
+    """They were called `tensor(0)`, so that queries of class 0 were strangers."""
+    rows = np.eye(2)
+    for gallery in (Gallery.from_vectors(rows, classes), Gallery.from_labels(classes)):
+        assert gallery.class_names == ["0", "1"]
+    assert Gallery.from_vectors(rows, [0, 1]).asked(None, rows + 0.4, classes).right.all()
+
+
+def test_a_rule_that_vectors_cannot_follow_is_refused():
+    """All answers were given at `withhold=0`."""
+    with pytest.raises(ServingError, match="leave out `withhold`"):
+        Gallery.from_vectors(np.eye(2), "ab").search(np.eye(2), withhold=0.0)
+
+
+@pytest.mark.parametrize("gallery", [Gallery(), Gallery.from_labels("ab")])
+def test_a_gallery_without_vectors_is_no_table_of_vectors(gallery):
+    with pytest.raises(ServingError, match="no vectors"):
+        gallery.to_arrow()
+
+
+@pytest.mark.parametrize("k", [0, 2.0, "2"])
+def test_a_number_of_matches_is_a_whole_number(k):
+    with pytest.raises(ServingError, match=f"k is {k}; ask for at least 1 match, a whole number"):
+        Gallery.from_vectors(np.eye(2), "ab").search(np.eye(2), k=k)

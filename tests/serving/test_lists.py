@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from probmetric.cli import main
 from probmetric.errors import ServingError
@@ -181,11 +182,32 @@ def test_close_images_of_a_class_do_not_find_themselves():
     assert gallery.asked(None, rows[200:], labels[200:]).right.all()
 
 
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_what_an_index_found_may_be_tensors_with_gradients(precision):
+    scores = torch.tensor([[0.75, 0.5, 0.25]], dtype=precision, requires_grad=True)
+    (answer,) = Gallery.from_labels("abc").search(scores)
+    assert [match.similarity for match in answer.matches] == [0.75, 0.5, 0.25]
+    (answer,) = Gallery.from_labels("abc", depth=2).search((scores[:, :2], torch.tensor([[2, 0]])))
+    assert [match.class_name for match in answer.matches] == ["c", "a"]
+
+
+@pytest.mark.parametrize("found", [[[0.5, 0.4], [0.3]], ([[0.5]], [[0]], [[1]])])
+def test_what_has_no_form_of_results_is_said_in_a_sentence(found):
+    with pytest.raises(ValueError, match=r"rows have several lengths|expected numbers \(Q, 3\)"):
+        Gallery.from_labels("abc").search(found)
+
+
 def test_copies_of_queries_count_once():
     found, twice = QUERIES @ ROWS.T, np.r_[np.arange(600), np.arange(300)]
     gallery = Gallery.from_labels(LABELS)
     once, again = (gallery.asked(None, found[rows], TRUTH[rows]) for rows in (np.arange(600), twice))
     np.testing.assert_array_equal(once.right, again.right)
+
+
+def test_of_images_exactly_as_near_the_first_is_the_answer():
+    """Of 257 it was the 247th."""
+    (answer,) = Gallery.from_labels(range(257)).search(np.full((1, 257), 0.5), k=3)
+    assert [match.path for match in answer.matches] == ["image 0", "image 1", "image 2"]
 
 
 def test_short_lists_say_what_they_cannot(caplog):

@@ -13,9 +13,12 @@ from serving_helpers import ENSEMBLE, LAPLACE, PLAIN, resigned, undigested
 
 import probmetric
 from probmetric.data import open_images
+from probmetric.data.loose import LooseImages
+from probmetric.data.manifest import DataError
 from probmetric.errors import ProbMetricError
 from probmetric.io import FileError, write_tensors
 from probmetric.runs.folder import RunFolder
+from probmetric.serving import write_vectors
 from probmetric.serving.card import card
 from probmetric.serving.record import ModelRecord
 from probmetric.uncertainty import Predictor
@@ -86,6 +89,12 @@ def test_samples_are_drawn_where_the_uncertainty_has_any(exported, model):
     assert found.samples.shape == (1, 8, 16)
     with pytest.raises(ProbMetricError, match="draws no samples"):
         model.embed(image, samples=True)
+
+
+def test_no_image_is_refused_in_a_sentence(model, tmp_path):
+    for use in (model.embed, model.preprocess, lambda _: write_vectors(model, LooseImages([]), tmp_path / "v.parquet")):
+        with pytest.raises(DataError, match="there is no image to"):
+            use([])
 
 
 @pytest.mark.parametrize(

@@ -405,7 +405,7 @@ def test_a_reader_beside_a_writer_sees_the_old_gallery_or_the_new_one(tmp_path):
                 if len(gallery) == 40:
                     gallery.remove("image 0")
                 else:
-                    gallery.take(rows[:1], np.zeros(1, np.float32), ["image 0"], [""])
+                    gallery.take(rows[:1], ["image 0"], [""])
 
     with ThreadPoolExecutor() as pool:
         writers = [pool.submit(writes) for _ in range(2)]

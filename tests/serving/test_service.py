@@ -19,6 +19,7 @@ import uvicorn
 
 import probmetric
 from probmetric.errors import ServingError
+from probmetric.serving.content import Content
 from probmetric.serving.gallery import Gallery
 from probmetric.serving.service import Service, application, run_service
 from probmetric.trust import certify
@@ -153,6 +154,15 @@ def test_a_gallery_that_has_gone_is_the_services_fault_and_none_takes_its_place(
         assert not stored.exists()
         stored.with_name("elsewhere").rename(stored)
         assert ask(address)[1]["gallery"]["images"] == 24
+
+
+def test_a_class_of_spaces_is_none(model, tmp_path, photos):
+    """It was a class of its own, and the gallery counted as labelled."""
+    image = Path(next(iter(photos[1]))).read_bytes()
+    service = Service(model, Gallery(Content.empty(model.digest)).save(tmp_path / "g"), writable=True)
+    service.add(image, "a.png", " ")
+    service.add(image, "b.png", " 8 ")
+    assert service.gallery().class_names == ["", "8"]
 
 
 def test_a_certificate_made_meanwhile_is_seen(model, stored):

@@ -24,7 +24,7 @@ from probmetric.metrics.arrays import Bools, Doubles, Floats, Ints
 from probmetric.metrics.ranked import Counts, query_spans
 from probmetric.retrieval import kernels
 from probmetric.retrieval.keys import BITS, float32_error, squared_norms, steps_of
-from probmetric.retrieval.problem import Problem
+from probmetric.retrieval.problem import Problem, struck_rows
 from probmetric.retrieval.relation import SparseRelation
 
 TILE = 1024
@@ -164,10 +164,10 @@ def _empty(rows: int, width: int) -> tuple[Floats, NDArray[np.int32]]:
     return np.full((rows, width), -np.inf, dtype=np.float32), np.full((rows, width), -1, dtype=np.int32)
 
 
-def searched_lists(rows: Floats, struck: SparseRelation, k: int, tile: int | None = None) -> Lists:
+def searched_lists(rows: Floats, struck: SparseRelation, k: int) -> Lists:
     """Return lists of k nearest that saw every pair of unit `rows` (N,M) except those `struck`."""
     lists = Lists(rows, None, k)
-    nothing = SparseRelation(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), (len(rows), len(rows)))
-    for _ in compiled_counts(Problem(rows, rows, nothing, struck), tile, lists=lists):
+    nothing = struck_rows(None, None, (len(rows), len(rows)))
+    for _ in compiled_counts(Problem(rows, rows, nothing, struck), lists=lists):
         pass
     return lists

@@ -18,7 +18,7 @@ import numpy as np
 from probmetric.metrics import arrays
 from probmetric.metrics.arrays import Array, Doubles, Floats, Ints
 from probmetric.retrieval.keys import float32_error, on_grid, steps_of
-from probmetric.retrieval.problem import Problem, numpy_rows, struck_rows
+from probmetric.retrieval.problem import numpy_rows, own_rows, struck_rows
 from probmetric.retrieval.rank_counts import COMPILED_FROM, engine, has_kernels
 from probmetric.retrieval.relation import SparseRelation
 
@@ -53,7 +53,8 @@ def search(
             with rows numbered through. Rows of float16 or int8 are directions: their norms do not matter. None asks
             each query among the others.
         k: length of the lists.
-        self_index: (Q,) gallery row that is the query itself and must not be found, -1 for none.
+        self_index: (Q,) gallery row that is the query itself and must not be found, -1 for none; for a gallery that
+            contains the queries.
         ignore: further gallery rows that a query must not find: (Q,N) bool, a SciPy sparse matrix (Q,N), an integer
             array (P,2) of pairs of query and gallery row, or a list of gallery rows for each query.
         normalize: divide rows by their norms first.
@@ -70,15 +71,13 @@ def search(
     """
     unit = numpy_rows(queries, "queries", normalize=normalize)
     parts = [unit] if gallery is None else parts_of(gallery, unit.shape[1], normalize)
-    itself = np.arange(len(unit)) if gallery is None else self_index
-    struck = struck_rows(itself, ignore, (len(unit), sum(map(len, parts))))
+    struck = struck_rows(own_rows(self_index, gallery, len(unit)), ignore, (len(unit), sum(map(len, parts))))
     if not arrays.is_cuda(queries):
         listed = nearest(Search(unit, parts, struck, normalize=normalize and gallery is not None), k)
         return Nearest(listed.rows, listed.cosines.clip(-1.0, 1.0))
     check_k(k, struck, parts)
-    nothing = SparseRelation(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), (len(unit), 1))
-    problem = Problem(unit, np.concatenate([as_read(part, normalize) for part in parts]), nothing, struck)
-    rows, cosines = engine("torch_engine").torch_nearest(problem, k)
+    whole = np.concatenate([as_read(part, normalize) for part in parts])
+    rows, cosines = engine("torch_engine").torch_nearest(unit, whole, struck, k)
     return Nearest(rows, cosines.clip(-1.0, 1.0))
 
 

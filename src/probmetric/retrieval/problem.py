@@ -51,10 +51,8 @@ def build_problem(embeddings: Any, labels: Any = None, **options: Unpack[SearchO
     searched = queries if gallery is None else numpy_rows(gallery, "gallery", distance, normalize=normalize)
     if queries.shape[1] != searched.shape[1]:
         raise ValueError(f"embeddings have {queries.shape[1]} dimensions, the gallery has {searched.shape[1]}.")
-    if gallery is None and self_index is not None:
-        raise ValueError("self_index is for a separate gallery; in self-retrieval a row is its own index.")
     shape = (len(queries), len(searched))
-    struck = struck_rows(np.arange(len(queries)) if gallery is None else self_index, options.get("ignore"), shape)
+    struck = struck_rows(own_rows(self_index, gallery, len(queries)), options.get("ignore"), shape)
     if positives is None:
         classes, searched_classes = _labels(labels, gallery_labels, gallery is None, shape)
         kept = np.flatnonzero(searched_classes != JUNK)
@@ -91,6 +89,19 @@ def numpy_rows(values: Any, name: str, distance: Distance = "cosine", *, normali
     if distance == "poincare":
         arrays.check_inside_ball(rows, name)
     return rows
+
+
+def own_rows(self_index: Any, gallery: Any, count: int) -> Any:
+    """Return the gallery row (Q,) that each of `count` queries is; without a gallery they are the rows themselves.
+
+    Raises:
+        ValueError: there is no gallery, but a `self_index`.
+    """
+    if gallery is not None:
+        return self_index
+    if self_index is not None:
+        raise ValueError("self_index is for a separate gallery; in self-retrieval a row is its own index.")
+    return np.arange(count)
 
 
 def struck_rows(self_index: Any, ignore: Any, shape: tuple[int, int]) -> SparseRelation:

@@ -18,7 +18,7 @@ import numpy as np
 
 from probmetric.metrics.arrays import Doubles, Floats, products, row_norms
 from probmetric.metrics.ranked import Counts
-from probmetric.retrieval.keys import Distance, float32_error, keys, on_grid, squared_norms, steps_of
+from probmetric.retrieval.keys import Distance, DistanceFunction, float32_error, keys, on_grid, squared_norms, steps_of
 from probmetric.retrieval.problem import FILTERED_DISTANCES, Problem
 
 BLOCK_BYTES = 32 << 20
@@ -105,8 +105,7 @@ def key_function(problem: Problem) -> Callable[[int, int], Doubles]:
     return lambda start, stop: keys(on_grid(queries[start:stop], steps_q[start:stop]), grid, distance, norms)
 
 
-def _user_keys(distance: Distance, queries: Floats, gallery: Floats) -> Doubles:
-    assert not isinstance(distance, str)
+def _user_keys(distance: DistanceFunction, queries: Floats, gallery: Floats) -> Doubles:
     exact = np.asarray(distance(queries, gallery), dtype=np.float64)
     if exact.shape != (len(queries), len(gallery)):
         raise ValueError(

@@ -12,31 +12,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probmetric.metrics.arrays import Doubles, Ints
+from probmetric.metrics.arrays import Doubles, Floats, Ints
 from probmetric.metrics.ranked import Counts
 from probmetric.retrieval.keys import on_grid, squared_norms, steps_of
 from probmetric.retrieval.problem import Problem
+from probmetric.retrieval.relation import SparseRelation
 
 BLOCK_BYTES = 512 << 20
 
 
 def torch_counts(problem: Problem, block: int | None = None) -> Iterator[Counts]:
     """Yield the counts of a problem (cosine or Euclidean), `block` queries at a time."""
-    exact = _Keys(problem)
+    exact = _Keys(problem.queries, problem.gallery, str(problem.distance))
     step = block or exact.rows_at_a_time
     for start in range(0, len(problem.queries), step):
         stop = min(start + step, len(problem.queries))
         yield _counts(problem, exact.of(start, stop), start, stop)
 
 
-def torch_nearest(problem: Problem, k: int) -> tuple[Ints, Doubles]:
-    """Return rows (Q,k) and cosines (Q,k) of the nearest by cosine, equal ones by row."""
-    exact, total = _Keys(problem), len(problem.queries)
+def torch_nearest(queries: Floats, gallery: Floats, struck: SparseRelation, k: int) -> tuple[Ints, Doubles]:
+    """Return rows (Q,k) and cosines (Q,k) of the nearest by cosine, equal ones by row, without those `struck`."""
+    exact, total = _Keys(queries, gallery, "cosine"), len(queries)
     rows, cosines = np.empty((total, k), dtype=np.int64), np.empty((total, k))
     for start in range(0, total, exact.rows_at_a_time):
         stop = min(start + exact.rows_at_a_time, total)
         keys = exact.of(start, stop)
-        keys[_on(keys, problem.struck.of(np.arange(start, stop)))] = -torch.inf
+        keys[_on(keys, struck.of(np.arange(start, stop)))] = -torch.inf
         ordered = keys.sort(dim=1, descending=True, stable=True)
         rows[start:stop] = ordered.indices[:, :k].cpu().numpy()
         cosines[start:stop] = ordered.values[:, :k].cpu().numpy()
@@ -44,15 +45,15 @@ def torch_nearest(problem: Problem, k: int) -> tuple[Ints, Doubles]:
 
 
 class _Keys:
-    """Compute exact keys of the queries of a problem, on the GPU if there is one."""
+    """Compute exact keys of queries (Q,M) and a gallery (N,M), on the GPU if there is one."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, queries: Floats, gallery: Floats, distance: str) -> None:
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._queries, self._distance = problem.queries, str(problem.distance)
-        steps = steps_of(problem.gallery, self._distance)
-        self._gallery = torch.from_numpy(on_grid(problem.gallery, steps)).to(self._device)
-        self._norms = torch.from_numpy(squared_norms(problem.gallery, steps)).to(self._device)
-        self.rows_at_a_time = max(1, BLOCK_BYTES // (8 * len(problem.gallery)))
+        self._queries, self._distance = queries, distance
+        steps = steps_of(gallery, distance)
+        self._gallery = torch.from_numpy(on_grid(gallery, steps)).to(self._device)
+        self._norms = torch.from_numpy(squared_norms(gallery, steps)).to(self._device)
+        self.rows_at_a_time = max(1, BLOCK_BYTES // (8 * len(gallery)))
 
     @torch.no_grad()
     def of(self, start: int, stop: int) -> Tensor:

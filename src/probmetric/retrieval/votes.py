@@ -38,11 +38,9 @@ def neighbour_votes(samples: Any, labels: Any) -> tuple[Ints, Doubles]:
     sets = _sample_sets(samples)
     classes = arrays.labels_of(labels, sets.shape[0], "labels", "samples")
     names, codes = np.unique(classes, return_inverse=True)
-    votes = np.empty((sets.shape[0], sets.shape[1]), dtype=np.int64)
-    for s in range(sets.shape[1]):
-        votes[:, s] = codes[search(sets[:, s], k=1, normalize=True).rows[:, 0]]
-    winner = mode(votes, axis=1)
-    return names[winner.mode], winner.count / votes.shape[1]
+    nearest = (search(sets[:, s], k=1, normalize=True).rows[:, 0] for s in range(sets.shape[1]))
+    winner = mode([codes[rows] for rows in nearest], axis=0)
+    return names[winner.mode], winner.count / sets.shape[1]
 
 
 def retrieval_votes(samples: Any, labels: Any) -> tuple[Doubles, Bools]:

@@ -18,7 +18,7 @@ CHECKED = 3  # are embedded when a model or gallery is opened; all eight would t
 MOVED = 1e-6  # 1 - cosine; the order of a sum in float32 changes less
 
 
-def canaries(shape: tuple[int, int], tensor: tuple[int, ...] = ()) -> list[np.ndarray]:
+def canaries(shape: tuple[int, int], tensor: tuple[int, ...]) -> list[np.ndarray]:
     """Return the images for a network's input: uint8 (H, W[, C]), or float32 of the shape `tensor`.
 
     Args:

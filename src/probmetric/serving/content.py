@@ -51,7 +51,7 @@ class Content:
     def empty(cls, model: str = "") -> Content:
         """Return a content without images."""
         none = np.empty((0, 0), dtype=np.float32)
-        return cls(model, none, none[:, :0].reshape(0), none, [], [], [], [])
+        return cls(model, none, none.ravel(), none, [], [], [], [])
 
     def where(self, kept: np.ndarray) -> Content:
         """Return the content of the images that are `kept` (N,)."""

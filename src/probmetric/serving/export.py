@@ -30,6 +30,7 @@ from torch.overrides import TorchFunctionMode
 
 from probmetric.data import decode
 from probmetric.data.decode import plain, reduced, upright
+from probmetric.data.manifest import DataError
 from probmetric.data.views.photos import Photos
 from probmetric.data.views.small import Small
 from probmetric.errors import ServingError
@@ -189,10 +190,12 @@ def write_vectors(
     """Embed images into a Parquet file, block by block; return their number, and (name, reason) of those left out.
 
     Raises:
-        DataError: images cannot be read; all those of a block are named.
+        DataError: there is no image, or images cannot be read; all those of a block are named.
         FileError: the file cannot be written, or has no name of a Parquet file.
     """
     check_vectors_file(path)
+    if not len(items):
+        raise DataError("there is no image to embed.")
     import pyarrow.parquet as pq
 
     count, problems = 0, list[Any]()
@@ -200,7 +203,7 @@ def write_vectors(
         writer = None
         try:
             # blocks have nearly the same size, since an image alone in the last block could not be skipped
-            for rows in np.array_split(range(len(items.images)), math.ceil(len(items.images) / VECTOR_ROWS)):
+            for rows in np.array_split(range(len(items)), math.ceil(len(items) / VECTOR_ROWS)):
                 table, left = _block(model, items, rows, on_error)
                 problems += left
                 writer = writer or pq.ParquetWriter(temporary, table.schema)

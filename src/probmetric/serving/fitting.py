@@ -13,7 +13,7 @@ import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -108,7 +108,7 @@ def fit(
         dim = "features"
     choices: dict[str, Any] = {"loss": loss, "objective": objective, "uncertainty": uncertainty, "view": view}
     choices["dim"] = dim
-    if not isinstance(encoder, nn.Module):
+    if network is None:
         choices |= {"backbone": encoder, "pretrained": pretrained or None}
     values: dict[str, Any] = {"dataset": "yours", "method": "fit", "seed": seed, "training": training}
     values |= {name: each for name, each in choices.items() if each is not None}
@@ -193,7 +193,7 @@ def _check_validation(uncertainty: Component, data: TrainingData) -> None:
 
 def _images(dataset: Any, validation: Any, settings: EncoderSettings, *, by_name: bool) -> TrainingImages:
     """Return the datasets for training, read by the kind of the first image; `by_name`: the backbone is one of ours."""
-    names = [_class_names(each) for each in (dataset, validation) if each is not None]
+    names = [_class_names(each) for each in ((dataset,) if validation is None else (dataset, validation))]
     classes = tuple(np.unique(np.concatenate(names)).tolist())
     view = _view(image_of(dataset[0]), settings, by_name=by_name)
     eye = Eye(view.evaluation(), (3, view.side or 0))
@@ -212,7 +212,7 @@ def _class_names(dataset: Any) -> list[str]:
     if not is_dataset(dataset) or not len(dataset):
         raise ServingError(
             f"{type(dataset).__name__} is no dataset to train on; expected a torch.utils.data.Dataset with a length, "
-            "of (image, label)."
+            "of one (image, label) or more."
         )
     names = item_classes(dataset)
     if "" in names:
@@ -350,8 +350,7 @@ def _model(made: Assembly, data: TrainingData, uncertainty: Component, wrapping:
     if posterior is not None:
         tensors[POSTERIOR] = {name: tensor.cpu().contiguous() for name, tensor in posterior.items()}
     reference = {"uncertainty": seen}
-    train = data.sources["train"]
-    classes = train.classes if isinstance(train, LooseImages) else ()
+    train = cast("LooseImages", data.sources["train"])
     facts = Facts(dim=made.encoder.dim, **vars(data.sizes), pretrained_sha256=made.encoder.pretrained_digest)
     member = Member(settings=made.settings.model_copy(update={"pretrained": None}), facts=facts, network=wrapping)
     record = ModelRecord(
@@ -360,7 +359,7 @@ def _model(made: Assembly, data: TrainingData, uncertainty: Component, wrapping:
         transform=Transform.of(data.eye.view),
         uncertainty=uncertainty,
         seed=seed,
-        classes=tuple(classes[number] for number in np.unique(train.labels)),
+        classes=tuple(train.classes[number] for number in np.unique(train.labels)),
         plugins=_plugins(made.settings, uncertainty),
         provenance={
             "data": {"description": f"{len(train)} images"},
@@ -370,8 +369,8 @@ def _model(made: Assembly, data: TrainingData, uncertainty: Component, wrapping:
         files={name: tensors_digest(part) for name, part in tensors.items()},
         reference=tensors_digest(reference),
     )
-    images = train.images if isinstance(train, LooseImages) and epochs else ()
-    return Model.bound(Parts(record, tensors | {REFERENCE: reference}, lambda: images), made, data.device)
+    images = train.images if epochs else ()
+    return Model(Parts(record, tensors | {REFERENCE: reference}, lambda: images), made, data.device)
 
 
 def _posterior(made: Assembly, data: TrainingData, uncertainty: Component) -> Posterior | None:

@@ -37,26 +37,23 @@ def vectors_and_names(frame: Any) -> tuple[np.ndarray, list[str] | None, list[st
     convert = next((name for name in CONVERSIONS if hasattr(frame, name)), "")
     table = getattr(frame, convert)() if convert else frame
     columns = {str(name): table[name].to_numpy() for name in table.columns}
-    vector = next((name for name in VECTORS if name in columns), "")
+    vector = column_called(columns, "", VECTORS)
     if not vector:
         raise DataError(f"the frame has the columns {', '.join(columns)}; expected `vector`, lists of one length.")
     try:
         rows = np.stack([np.asarray(row) for row in columns[vector]])
     except ValueError as error:
         raise DataError(f"column {vector!r} of the frame holds no lists of one length ({error}).") from error
-    labels = column_of(Path("frame"), columns, "", LABELS, len(rows))
+    labels = column_of(Path("frame"), columns, column_called(columns, "", LABELS), len(rows))
     return rows, labels, names_of(Path("frame"), columns, len(rows))[1]
 
 
-def column_of(
-    file: Path, columns: Mapping[str, np.ndarray], wanted: str, usual: Sequence[str], count: int
-) -> list[str] | None:
-    """Return a column as text: the wanted one, or the first with a usual name; None if there is none.
+def column_of(file: Path, columns: Mapping[str, np.ndarray], name: str, count: int) -> list[str] | None:
+    """Return the column `name` as text; None for the name "".
 
     Raises:
-        DataError: the wanted column is missing, or has not `count` entries.
+        DataError: the column is missing, or has not `count` entries.
     """
-    name = column_called(columns, wanted, usual)
     if not name:
         return None
     if name not in columns:
@@ -98,7 +95,7 @@ def names_of(file: Path, columns: Mapping[str, np.ndarray], count: int) -> tuple
         DataError: a column has not `count` entries.
     """
     for name in NAMES:
-        named = column_of(file, columns, name, (), count) if name in columns else None
+        named = column_of(file, columns, name, count) if name in columns else None
         if named and "" not in named and (name in PATHS or len(set(named)) == len(named)):
             return name, named
         if named:

@@ -12,7 +12,9 @@ process that changes a gallery holds its lock: `save` while it writes, `changing
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,14 +29,13 @@ from probmetric.io import alone, present
 from probmetric.io.folders import claim_folder
 from probmetric.metrics.arrays import check_mapping, class_names_of, row_norms, to_numpy
 from probmetric.retrieval.match import Match, find_match
-from probmetric.retrieval.neighbours import search
 from probmetric.serving import gallery_files, gallery_trust, lists
 from probmetric.serving.canary import warn_if_moved
 from probmetric.serving.content import TRAINED, Content, digest_of_content, place_of, stacked_looks
 from probmetric.serving.frames import is_frame, vectors_and_names
 from probmetric.serving.gallery_files import GALLERY, INDEX
 from probmetric.serving.gallery_trust import VOTES, Calibration, Trust, fitting_certificate
-from probmetric.serving.looks import World, some
+from probmetric.serving.looks import World
 from probmetric.serving.search import Answer, Queries, Rules, answers, withheld
 from probmetric.trust.answers import Answers
 from probmetric.trust.certificates import Certificate, CertificateError, class_importance
@@ -49,7 +50,7 @@ from probmetric.trust.deployed import (
     records_digest,
     shows_some,
 )
-from probmetric.trust.p_right import PRight
+from probmetric.trust.p_right import PRight, fit_p_right
 from probmetric.trust.scores import doubts
 
 if TYPE_CHECKING:
@@ -58,42 +59,39 @@ if TYPE_CHECKING:
 OnError = Literal["raise", "skip"]
 Classes: TypeAlias = "Sequence[Any] | np.ndarray | None"
 ELSEWHERE = "searched elsewhere, lists of "
+SEEN = 200  # images of a run whose looks are measured
 STRANGERS = "strangers"  # key of `shares` for all classes that the gallery does not have
 
 log = logging.getLogger(__name__)
 
 
 class Embedder(Protocol):
-    """The interface of a model that a gallery needs."""
+    """The interface of a model that a gallery needs: that of `Model`, whose module imports this one.
+
+    Attributes:
+        digest: SHA-256 of everything that decides its embeddings.
+        name: its name, for messages.
+    """
 
     digest: str
-
-    @property
-    def name(self) -> str:
-        """Its name, for messages."""
-        ...
+    name: str
 
     @property
     def canary(self) -> np.ndarray | None:
         """Embeddings of the images of `canary`; None if the model cannot embed them."""
-        ...
 
     @property
     def checked_canary(self) -> np.ndarray | None:
         """Embeddings of the first images of `canary`."""
-        ...
 
     def embedded(self, images: Sequence[Any], *, on_error: OnError = "raise") -> Any:
         """Return embeddings, as `Model.embedded` does."""
-        ...
 
     def looks(self, images: Sequence[Any]) -> np.ndarray:
         """Return pixel statistics, as from `Model.looks`."""
-        ...
 
     def trained_on(self, looks: np.ndarray) -> np.ndarray:
         """Say which images the model was trained on, see `Model.trained_on`."""
-        ...
 
 
 class Labelled(NamedTuple):
@@ -137,10 +135,9 @@ class Gallery:
 
     def _set(self, content: Content) -> None:
         """Replace the content and forget all facts about the old one; its certificates stay, but will be refused."""
-        self._content, self._digest, self._trust = content, "", None
-        self._labels: np.ndarray | None = None
-        self._left_out: Answers | None = None
-        self._world: tuple[World | None] | None = None
+        self._content, self._trust = content, None
+        for fact in ("labels", "digest", "left_out", "_world"):
+            vars(self).pop(fact, None)
 
     @classmethod
     def create(cls, model: Embedder, images: Any, *, on_error: OnError = "raise", **names: Sequence[str]) -> Gallery:
@@ -167,8 +164,7 @@ class Gallery:
             labels, paths = in_frame if labels is None else labels, named if paths is None else paths
         rows = directions(vectors)
         gallery, count = cls(), len(rows)
-        classes = [""] * count if labels is None else class_names_of(labels)
-        gallery.take(rows, np.zeros(count, dtype=np.float32), _numbered(paths, count), classes)
+        gallery.take(rows, _numbered(paths, count), [""] * count if labels is None else _names(labels))
         return gallery
 
     @classmethod
@@ -190,9 +186,7 @@ class Gallery:
         if 0 < depth < min(VOTES, len(labels)):
             log.warning("lists of %d: disagreement and entropy count so few votes; %d are usual", depth, VOTES)
         gallery, count = IndexedGallery(Content.empty(f"{ELSEWHERE}{depth}")), len(labels)
-        nothing = np.zeros((count, 0), dtype=np.float32)
-        uncertainty = np.zeros(count, dtype=np.float32)
-        gallery.take(nothing, uncertainty, _numbered(paths, count), class_names_of(labels))
+        gallery.take(np.zeros((count, 0), dtype=np.float32), _numbered(paths, count), _names(labels))
         return gallery
 
     @classmethod
@@ -204,9 +198,9 @@ class Gallery:
         """
         folder = Path(folder)
         content, index = gallery_files.read(folder)
-        gallery = IndexedGallery(content) if content.model.startswith(ELSEWHERE) else cls(content)
-        gallery.folder, gallery._digest, gallery._stored = folder, index["content"], index["content"]
-        gallery._trust = gallery_trust.Trust.parse(index["trust"], folder)
+        gallery = IndexedGallery(content) if re.fullmatch(rf"{ELSEWHERE}\d{{1,9}}", content.model) else cls(content)
+        gallery.folder, gallery.digest, gallery._stored = folder, index.content, index.content
+        gallery._trust = Trust.parse(index.trust, folder)
         gallery.certificates = gallery_trust.read_certificates(folder)
         gallery.tried = gallery_trust.read_tries(folder)
         gallery.canary = gallery_files.read_canary(folder)
@@ -253,12 +247,10 @@ class Gallery:
         """Class of every image (N), "" where none is known."""
         return self._content.class_names
 
-    @property
+    @functools.cached_property
     def labels(self) -> np.ndarray:
         """Number of every image's class (N,), in the order of class names; -1 if unknown."""
-        if self._labels is None:
-            self._labels = gallery_trust.labels_of(self.class_names)
-        return self._labels
+        return gallery_trust.labels_of(self.class_names)
 
     @property
     def labelled(self) -> bool:
@@ -270,18 +262,20 @@ class Gallery:
         """Unit embeddings `mean` (N, M), for a stored gallery a memory map of its file, and `uncertainty` (N,)."""
         return {"mean": self._content.mean, "uncertainty": self._content.uncertainty}
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
         """SHA-256 of model, embeddings and names, by which certificates name this gallery."""
-        if not self._digest:
-            self._digest = digest_of_content(self._content)
-        return self._digest
+        return digest_of_content(self._content)
+
+    @property
+    def valid(self) -> list[Certificate]:
+        """Those of `certificates` that are of this gallery as it is now."""
+        return [each for each in self.certificates if (each.gallery, each.weights) == (self.digest, self.model)]
 
     @property
     def p_right(self) -> PRight | None:
         """The map to P(right), if one is known: the one that the certificates share, else that of `trust`."""
-        here = (each for each in self.certificates if (each.gallery, each.weights) == (self.digest, self.model))
-        certified = next((each.p_right for each in here if each.p_right), None)
+        certified = next((each.p_right for each in self.valid if each.p_right), None)
         learnt = None if self._trust is None else self._trust.p_right
         return PRight.of(certified) if certified else learnt
 
@@ -289,23 +283,22 @@ class Gallery:
     def trust(self) -> Trust:
         """Facts about the gallery's answers, learnt from each image asked among the others; computed once."""
         if self._trust is None:
-            self._trust = gallery_trust.learn(lambda: self.left_out, self.record["mean"])
+            p_right: PRight | None = None
+            with contextlib.suppress(CertificateError, ValueError):  # no classes, one class, or only right answers
+                p_right = fit_p_right(self.left_out.free, self.left_out.right)
+            self._trust = Trust(p_right, gallery_trust.distances_apart(self.record["mean"]))
         return self._trust
 
-    @property
+    @functools.cached_property
     def left_out(self) -> Answers:
         """The answers to the gallery's own images, each asked among the others; computed once.
 
         Raises:
             CertificateError: images lack a class, there is one class only, or no image can calibrate.
         """
-        if self._left_out is None:
-            trained = np.array([use == TRAINED for use in self._content.uses], dtype=bool)
-            mean = self.record["mean"]
-            self._left_out = calibration_answers(
-                self.record, self.labels, trained_on=mean[trained] if trained.any() else None
-            )
-        return self._left_out
+        trained = np.array([use == TRAINED for use in self._content.uses], dtype=bool)
+        trained_on = self.record["mean"][trained] if trained.any() else None
+        return calibration_answers(self.record, self.labels, trained_on=trained_on)
 
     def asked(self, model: Embedder | None, images: Any, class_names: Classes = None) -> Answers:
         """Return the answers to labelled images or vectors from outside the gallery; arguments as for `certify`."""
@@ -390,17 +383,17 @@ class Gallery:
     def take(
         self,
         mean: np.ndarray,
-        uncertainty: np.ndarray,
         paths: Sequence[str],
         class_names: Sequence[str],
+        uncertainty: np.ndarray | None = None,
     ) -> None:
         """Add embeddings that the gallery's model made; they replace images of the same name.
 
         Args:
             mean: unit embeddings (n, M).
-            uncertainty: of each image (n,).
             paths: names (n).
             class_names: classes (n), "" where none is known.
+            uncertainty: of each image (n,); None: the same for all.
 
         Raises:
             ServingError: numbers of images or dimensions differ, or a name occurs twice.
@@ -408,14 +401,15 @@ class Gallery:
         counts = {"embeddings": len(mean), "paths": len(paths), "classes": len(class_names)}
         if len(set(counts.values())) > 1:
             raise ServingError(f"{counts}; give one of each for every image.")
+        uncertainty = np.zeros(len(mean), dtype=np.float32) if uncertainty is None else uncertainty
         seen = np.empty((len(mean), 0), dtype=np.float32)
         unknown = [""] * len(mean)
         new = Content(self.model, mean, uncertainty, seen, list(paths), list(class_names), unknown, unknown)
         self._set(self._content.joined(new))
 
-    def see(self, model: Embedder, images: Sequence[Any], count: int = 200) -> None:
+    def see(self, model: Embedder, images: Sequence[Any]) -> None:
         """Measure the looks of some of the newest images, which `take` added, to recognise strangers to them."""
-        rows = np.sort(np.random.default_rng(0).permutation(len(images))[:count])
+        rows = np.sort(np.random.default_rng(0).permutation(len(images))[:SEEN])
         self.canary = model.canary if self.canary is None else self.canary
         statistics = model.looks([images[int(row)] for row in rows])
         looks = np.full((len(images), statistics.shape[1]), np.nan, dtype=np.float32)
@@ -447,12 +441,9 @@ class Gallery:
             queries: unit rows `mean` (Q, M) and `uncertainty` (Q,).
             k: number of nearest images to show.
         """
-        tensors, count = self.record, max(k, VOTES)
+        tensors, labels = self.record, self.labels if self.labelled else np.zeros(len(self), dtype=np.int64)
         record = {**tensors, "mean": [tensors["mean"]]}  # in parts: rows are checked as they are found
-        if self.labelled:
-            return find_match(queries, record, self.labels, k=count)
-        rows, cosines = search(queries["mean"], record["mean"], min(count, len(self)))
-        return Match(cosines, rows, self.labels[rows], None, dict(queries))
+        return find_match(queries, record, labels, k=max(k, VOTES))
 
     def search(
         self,
@@ -470,20 +461,22 @@ class Gallery:
             k: matches per vector.
             risk: largest share of wrong answers among those given; a certificate of this gallery then decides which
                 answers are given. Or the certificate itself.
-            names: names of the queries (Q,), by default `image 0` and so on.
+            names: names of the queries (Q,), by default `query 0` and so on.
             rules: confidence and strangers, see `search.Rules`.
 
         Raises:
-            ServingError: the number of dimensions or names differs, or a vector has no direction.
+            ServingError: the number of dimensions or names differs, a vector has no direction, or a rule is of images.
             CertificateError: there is no certificate for this risk and gallery.
         """
-        record = self._queries(vectors)
+        chosen, record = Rules(risk, **rules), self._queries(vectors)
+        if chosen.withhold < 1:
+            raise ServingError("vectors come without validation images to compare with; leave out `withhold`.")
         count = len(record["uncertainty"])
         called = [f"query {number}" for number in range(count)] if names is None else list(names)
         if len(called) != count:
             raise ServingError(f"{len(called)} names for {count} vectors; give one each.")
         looks = np.empty((count, 0), dtype=np.float32)
-        return self.answers(Queries(called, record, looks), k, Rules(risk, **rules))
+        return self.answers(Queries(called, record, looks), k, chosen)
 
     def _queries(self, vectors: Any) -> dict[str, np.ndarray]:
         """Return the record of queries that come as vectors (Q, M)."""
@@ -499,8 +492,8 @@ class Gallery:
             ServingError: the gallery is empty, or k or a rule cannot be followed.
             CertificateError: no certificate fits the risk and confidence asked for.
         """
-        if k < 1:
-            raise ServingError(f"k is {k}; ask for at least 1 match.")
+        if not isinstance(k, int | np.integer) or k < 1:
+            raise ServingError(f"k is {k}; ask for at least 1 match, a whole number.")
         if not len(self):
             raise ServingError("the gallery is empty; add images first.")
         certificate = self.certificate_for(rules)
@@ -539,13 +532,15 @@ class Gallery:
 
     def unlike(self, looks: np.ndarray) -> list[str]:
         """Say why each image with these `looks` (Q, L) is a stranger to the gallery, "" if it is not; [] if unknown."""
-        seen = self._content.looks
-        if self._world is None:
-            self._world = (World.of(some(seen[np.isfinite(seen).all(axis=1)])),)
-        world = self._world[0]
-        if world is None or looks.shape[1] != seen.shape[1]:
+        if self._world is None or looks.shape[1] != self._content.looks.shape[1]:
             return []
-        return [name and f"a stranger: it looks like no image of the gallery ({name})" for name in world.unlike(looks)]
+        unlike = self._world.unlike(looks)
+        return [name and f"a stranger: it looks like no image of the gallery ({name})" for name in unlike]
+
+    @functools.cached_property
+    def _world(self) -> World | None:
+        """The looks of the gallery; None where there are too few, or none."""
+        return World.of(self._content.looks)
 
     def certify(
         self,
@@ -695,7 +690,7 @@ class Gallery:
         numbers = dict(zip(class_names_of(self.class_names), labels, strict=True))
         numbers |= zip(self.class_names, labels, strict=True)  # first with their own spelling
         queries = list(class_names)
-        read = zip(queries, class_names_of(queries), strict=True)
+        read = zip(queries, _names(queries), strict=True)
         classes = [name if isinstance(name, str) and name in numbers else text for name, text in read]
         if "" in classes:
             raise CertificateError(
@@ -753,9 +748,15 @@ class Gallery:
             return self._write(target)
 
     def to_arrow(self) -> pa.Table:
-        """Return the images as an Arrow table, for a database: `vector` (lists of M float32), `label`, `path`."""
+        """Return the images as an Arrow table, for a database: `vector` (lists of M float32), `label`, `path`.
+
+        Raises:
+            ServingError: the gallery has no vectors.
+        """
         import pyarrow as pa
 
+        if not self.dim:
+            raise ServingError("this gallery has no vectors that a table could hold.")
         vectors = pa.FixedSizeListArray.from_arrays(pa.array(self._content.mean.reshape(-1)), self.dim)
         return pa.table({"vector": vectors, "label": self.class_names, "path": self.paths})
 
@@ -832,8 +833,14 @@ def _numbered(paths: Sequence[str] | None, count: int) -> list[str]:
     return [f"image {number}" for number in range(count)] if paths is None else [str(path) for path in paths]
 
 
+def _names(classes: Iterable[Any]) -> list[str]:
+    """Return the names of classes, which may be entries of a tensor, or rows of one entry."""
+    plain = (each.item() if isinstance(each, np.ndarray) or hasattr(each, "detach") else each for each in classes)
+    return class_names_of(plain)
+
+
 def _as_many(groups: Sequence[Any] | np.ndarray, count: int) -> np.ndarray:
     """Return the groups as an array, if there is one for each of `count` images."""
     if len(groups) != count:
         raise CertificateError(f"{len(groups)} groups for {count} calibration images; give one each.")
-    return np.asarray(groups)
+    return to_numpy(groups)

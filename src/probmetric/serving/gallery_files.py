@@ -18,14 +18,16 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, Field
 
 from probmetric.io import (
     FileError,
     atomic_path,
     check_readable,
+    of_kind,
     open_tensors,
     present,
     read_json,
@@ -37,20 +39,30 @@ from probmetric.io import (
     write_json,
     write_tensors,
 )
-from probmetric.metrics.arrays import UNIT_TOLERANCE
+from probmetric.metrics.arrays import UNIT_TOLERANCE, row_norms
 from probmetric.serving import canary as canary_images
 from probmetric.serving.content import Content, digest_of_content
 
 GALLERY, INDEX = "gallery", "gallery.json"
 AGAIN = "make the gallery again (`probmetric index`)"
-LARGEST_INDEX, LARGEST_DIM = 16 * 2**20, 2**20
-BLOCK_ROWS = 16_384
+LARGEST_INDEX = 16 * 2**20
 _COLUMNS = {"path": "paths", "class_name": "class_names", "file": "files", "use": "uses"}
-_VECTORS = re.compile(r"vectors-(\d{1,12})\.safetensors")
-_IMAGES = re.compile(r"images-(\d{1,12})\.parquet")
+_VECTORS, _IMAGES = r"vectors-(\d{1,12})\.safetensors", r"images-(\d{1,12})\.parquet"
 
 
-def read(folder: Path) -> tuple[Content, dict[str, Any]]:
+class Index(BaseModel, extra="forbid"):
+    """Hold the values of gallery.json; a file name that leads out of the folder is refused."""
+
+    format: Literal[4]
+    model: str
+    dim: Annotated[int, Field(ge=0, le=2**20)]
+    vectors: Annotated[str, Field(pattern=rf"^{_VECTORS}$")]
+    images: Annotated[str, Field(pattern=rf"^{_IMAGES}$")]
+    content: str
+    trust: dict[str, Any] | None
+
+
+def read(folder: Path) -> tuple[Content, Index]:
     """Return the gallery in `folder`, its vectors on disk, and the values of gallery.json.
 
     Raises:
@@ -81,28 +93,27 @@ def write(folder: Path, content: Content, digest: str, trust: dict[str, Any] | N
     """
     folder.mkdir(parents=True, exist_ok=True)
     index = _index_of(folder, digest, content.files)
-    learnt = None if index is None else index["trust"]
     if index is None:
         number = 1 + max((_number(path.name) for path in folder.iterdir()), default=0)
-        index = {"vectors": f"vectors-{number}.safetensors", "images": f"images-{number}.parquet"}
-        write_tensors(folder / index["vectors"], content.tensors)
-        _write_names(folder / index["images"], content)
-    files = {name: index[name] for name in ("vectors", "images")}
-    index = {"format": 4, "model": content.model, "dim": content.mean.shape[1], **files}
-    index |= {"content": digest, "trust": learnt if trust is None else trust}
-    write_json(folder / INDEX, signed(index))
-    for name in files:
+        files = {"vectors": f"vectors-{number}.safetensors", "images": f"images-{number}.parquet"}
+        write_tensors(folder / files["vectors"], content.tensors)
+        _write_names(folder / files["images"], content)
+        index = Index(format=4, model=content.model, dim=content.mean.shape[1], content=digest, trust=trust, **files)
+    elif trust is not None:
+        index = index.model_copy(update={"trust": trust})
+    write_json(folder / INDEX, signed(index.model_dump()))
+    for name in ("vectors", "images"):
         remove_abandoned(folder, f"{name}-")
     for path in folder.iterdir():
-        if _number(path.name) and path.name not in files.values():
+        if _number(path.name) and path.name not in (index.vectors, index.images):
             with contextlib.suppress(OSError):  # a process that has mapped the file keeps its content
                 path.unlink()
-    return replace(content, mean=_mapped(folder / files["vectors"], *content.mean.shape))
+    return replace(content, mean=_mapped(folder / index.vectors, *content.mean.shape))
 
 
 def content_on_disk(folder: Path) -> str:
     """Return the digest of the content that gallery.json in `folder` names; "" if there is no gallery."""
-    return str(_read_index(folder)["content"]) if present(folder / INDEX) else ""
+    return _read_index(folder).content if present(folder / INDEX) else ""
 
 
 def state_on_disk(folder: Path) -> str:
@@ -133,57 +144,43 @@ def read_canary(folder: Path) -> np.ndarray | None:
     return np.asarray(canary)
 
 
-def _index_of(folder: Path, digest: str, files: list[str]) -> dict[str, Any] | None:
+def _index_of(folder: Path, digest: str, files: list[str]) -> Index | None:
     """Return the values of gallery.json if the `files` that it names already hold this content."""
     try:
         index = _read_index(folder)
-        same = present(folder / index["vectors"]) and index["content"] == digest
-        return index if same and _read_names(folder / index["images"])["files"] == files else None
+        same = present(folder / index.vectors) and index.content == digest
+        return index if same and _read_names(folder / index.images)["files"] == files else None
     except FileError:
         return None
 
 
 def _number(name: str) -> int:
     """Return the number in the name of a file of vectors or images; 0 of another file."""
-    match = _VECTORS.fullmatch(name) or _IMAGES.fullmatch(name)
+    match = re.fullmatch(_VECTORS, name) or re.fullmatch(_IMAGES, name)
     return int(match[1]) if match else 0
 
 
-def _read_index(folder: Path) -> dict[str, Any]:
-    """Return the checked values of gallery.json; a file name that leads out of the folder is refused."""
+def _read_index(folder: Path) -> Index:
+    """Return the checked values of gallery.json."""
     path = folder / INDEX
     if not present(path):
         raise FileError(f"{folder} is no gallery (it has no {INDEX}); make one with `probmetric index`.")
     if path.stat().st_size > LARGEST_INDEX:
         raise FileError(f"{path} is larger than {LARGEST_INDEX >> 20} MiB; {AGAIN}.")
-    values = unsigned(read_json(path, AGAIN), path, AGAIN)
-    sound = (
-        isinstance(values, dict)
-        and set(values) == {"format", "model", "dim", "vectors", "images", "content", "trust"}
-        and values["format"] == 4
-        and isinstance(values["model"], str)
-        and isinstance(values["dim"], int)
-        and 0 <= values["dim"] <= LARGEST_DIM
-        and _VECTORS.fullmatch(str(values["vectors"]))
-        and _IMAGES.fullmatch(str(values["images"]))
-        and isinstance(values["content"], str)
-        and (values["trust"] is None or isinstance(values["trust"], dict))
-    )
-    if not sound:
-        raise FileError(f"{path} is damaged or of another version; {AGAIN}.")
-    return values
+    index: Index = of_kind(unsigned(read_json(path, AGAIN), path, AGAIN), Index, path, AGAIN)
+    return index
 
 
-def _read_content(folder: Path, index: dict[str, Any]) -> Content:
+def _read_content(folder: Path, index: Index) -> Content:
     """Read and check the content that `index` names."""
-    names = _read_names(folder / index["images"])
-    tensors = _open_tensors(folder / index["vectors"], len(names["paths"]), index["dim"])
+    names = _read_names(folder / index.images)
+    tensors = _open_tensors(folder / index.vectors, len(names["paths"]), index.dim)
     parts: dict[str, Any] = {**tensors, **names}
-    content = Content(index["model"], **parts)
+    content = Content(index.model, **parts)
     if len(set(content.paths)) < len(content.paths):
         raise FileError(f"{folder} names an image twice; {AGAIN}.")
-    _check_rows(folder / index["vectors"], content)
-    if digest_of_content(content) != index["content"]:
+    _check_rows(folder / index.vectors, content)
+    if digest_of_content(content) != index.content:
         raise FileError(f"{folder} is damaged: its vectors or names are not what was written; {AGAIN}.")
     return content
 
@@ -218,13 +215,11 @@ def _mapped(path: Path, rows: int, dim: int) -> np.ndarray:
 
 def _check_rows(path: Path, content: Content) -> None:
     """Raise `FileError` unless the rows are directions and their uncertainties numbers, even if the digest is right."""
-    for start in range(0, len(content.mean), BLOCK_ROWS):
-        rows = content.mean[start : start + BLOCK_ROWS]
-        length = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-        unit = (np.abs(length - 1.0) <= UNIT_TOLERANCE) | (length == 0.0)  # a zero row: an image without a direction
-        off = ~unit | ~np.isfinite(content.uncertainty[start : start + len(rows)])
-        if off.any():
-            raise FileError(f"{path} is damaged: row {start + int(off.argmax())} is no embedding; {AGAIN}.")
+    length = row_norms(content.mean)
+    unit = (np.abs(length - 1.0) <= UNIT_TOLERANCE) | (length == 0.0)  # a zero row: an image without a direction
+    off = ~unit | ~np.isfinite(content.uncertainty)
+    if off.any():
+        raise FileError(f"{path} is damaged: row {int(off.argmax())} is no embedding; {AGAIN}.")
     if np.isinf(content.looks).any():
         raise FileError(f"{path} is damaged: its looks are not finite; {AGAIN}.")
 

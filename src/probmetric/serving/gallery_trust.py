@@ -8,7 +8,7 @@ tries.json                              which scores were tried on which calibra
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -62,10 +62,10 @@ class Trust:
         try:
             p_right = None if values["p_right"] is None else PRight.of(values["p_right"])
             apart = np.sort(np.array(values["apart"], dtype=np.float64))
+            if apart.ndim != 1 or not np.isfinite(apart).all():
+                raise ValueError("distances between images are finite numbers")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise FileError(f"the gallery {folder} is damaged ({error!r} in its trust); index it again.") from error
-        if apart.ndim != 1 or not np.isfinite(apart).all():
-            raise FileError(f"the gallery {folder} is damaged (distances in its trust); index it again.")
         return cls(p_right, apart)
 
 
@@ -119,21 +119,7 @@ def labels_of(class_names: Sequence[str]) -> np.ndarray:
     return np.where(names == "", -1, np.unique(names, return_inverse=True)[1])
 
 
-def learn(left_out: Callable[[], Answers], mean: np.ndarray) -> Trust:
-    """Return facts about a gallery's answers, learnt from each image asked among the others.
-
-    Args:
-        left_out: returns the answers to these queries.
-        mean: directions of the images (N, M).
-    """
-    p_right: PRight | None = None
-    with contextlib.suppress(CertificateError, ValueError):  # no classes, one class, or only right answers
-        answers = left_out()
-        p_right = fit_p_right(answers.free, answers.right)
-    return Trust(p_right, _distances_apart(mean))
-
-
-def _distances_apart(mean: np.ndarray) -> np.ndarray:
+def distances_apart(mean: np.ndarray) -> np.ndarray:
     """Return 1 - cosine to the nearest other row, sorted, for a sample of the unit rows (N, M)."""
     if len(mean) < 2 or not mean.shape[1]:
         return np.empty(0)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from probmetric.errors import ServingError
+from probmetric.metrics.arrays import to_numpy
 from probmetric.retrieval.match import Match
 from probmetric.serving.gallery_trust import VOTES
 from probmetric.trust.answers import Answers, answers_of
@@ -39,7 +40,7 @@ def checked(hits: Any, rows: int, depth: int = 0) -> np.ndarray:
     Raises:
         ServingError: the scores are no cosines or not sorted, lists are too short, or rows do not exist.
     """
-    values = joined(*hits) if isinstance(hits, tuple) else np.asarray(hits)
+    values = joined(*hits) if isinstance(hits, tuple) and len(hits) == 2 else to_numpy(hits)
     if depth:
         if values.ndim != 3 or values.shape[2:] != (2,) or values.shape[1] < depth:
             raise ServingError(
@@ -66,7 +67,7 @@ def joined(scores: Any, indices: Any) -> np.ndarray:
     Raises:
         ServingError: their shapes differ.
     """
-    first, second = np.asarray(scores), np.asarray(indices)
+    first, second = to_numpy(scores), to_numpy(indices)
     if first.ndim != 2 or first.shape != second.shape or first.shape[1] < 2:
         raise ServingError(
             f"scores are {first.shape}, indices {second.shape}; expected both (queries, k), k at least 2: the gap to "
@@ -156,11 +157,14 @@ def match_of(hits: np.ndarray, labels: np.ndarray, k: int) -> Match:
 
 
 def _nearest(hits: np.ndarray, labels: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return scores and rows (B, k) of the nearest, and the score (B,) of the nearest of another class."""
+    """Return scores and rows (B, k) of the nearest, and the score (B,) of the nearest of another class.
+
+    Of images exactly as near, those with lower rows come first, and are in the list.
+    """
     values = hits.astype(np.float64)
-    rows = np.sort(np.argpartition(-values, k - 1, axis=1)[:, :k], axis=1)
-    order = np.argsort(-np.take_along_axis(values, rows, axis=1), axis=1, kind="stable")
-    rows = np.take_along_axis(rows, order, axis=1)
+    query, row = np.nonzero(values >= np.partition(values, -k, axis=1)[:, [-k]])
+    nearest_first = row[np.lexsort((row, -values[query, row], query))]
+    rows = nearest_first[np.searchsorted(query, np.arange(len(values)))[:, None] + np.arange(k)]
     scores = np.take_along_axis(values, rows, axis=1)
     values[labels[rows[:, :1]] == labels] = -np.inf
     return scores, rows, values.max(axis=1)

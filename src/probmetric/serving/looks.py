@@ -74,13 +74,6 @@ def same(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
     return alike
 
 
-def some(rows: np.ndarray) -> np.ndarray:
-    """Choose at most `KEPT` of the rows (N, L), by a fixed seed."""
-    if len(rows) <= KEPT:
-        return rows
-    return rows[np.sort(np.random.default_rng(0).permutation(len(rows))[:KEPT])]
-
-
 @dataclass(frozen=True)
 class World:
     """The looks of a gallery.
@@ -99,7 +92,9 @@ class World:
 
     @classmethod
     def of(cls, rows: np.ndarray) -> World | None:
-        """Describe the looks (n, L) of a gallery; None where there are too few, or none."""
+        """Describe the looks (N, L) of a gallery, by at most `KEPT` images; None where there are too few, or none."""
+        rows = rows[np.isfinite(rows).all(axis=1)]
+        rows = rows[np.sort(np.random.default_rng(0).permutation(len(rows))[:KEPT])]
         if len(rows) < LEAST or not rows.shape[1]:
             return None
         low, middle, high = np.quantile(rows.astype(np.float64), [0.25, 0.5, 0.75], axis=0)

@@ -50,7 +50,7 @@ class Migrated:
     recall_mapped: float
 
 
-def migrate(old: Vectors, new: Vectors, seed: int = 0) -> Migrated:
+def migrate(old: Vectors, new: Vectors) -> Migrated:
     """Map the vectors of `old` to the space of `new`, which has vectors of some images of the same names.
 
     Raises:
@@ -70,7 +70,7 @@ def migrate(old: Vectors, new: Vectors, seed: int = 0) -> Migrated:
             f"{len(shared)} of the {len(new)} rows of {new.file} are in {old.file}, by their column `path`; embed at "
             f"least {LEAST} images of the old gallery with the new model, better a thousand."
         )
-    shared = np.random.default_rng(seed).permutation(shared)
+    shared = np.random.default_rng(0).permutation(shared)
     held, fitted = shared[: len(shared) // 3], shared[len(shared) // 3 :]
     before, after = directions(old.rows), directions(new.rows)
     kind, turn = _chosen_map(before[fitted[:, 0]], after[fitted[:, 1]])

@@ -26,6 +26,7 @@ from probmetric.io.folders import new_folder
 from probmetric.models import Encoder
 from probmetric.models._regions import draw_match
 from probmetric.models._wrapped import wrapped
+from probmetric.retrieval.measures import checked_cutoffs
 from probmetric.runs.folder import Embeddings
 from probmetric.serving.canary import CHECKED, IMAGES, canaries, warn_if_moved
 from probmetric.serving.canary import sound as sound_canary
@@ -72,26 +73,21 @@ class Model:
         reference: uncertainty of each of the run's validation images, sorted (V,); None without validation images.
     """
 
-    def __init__(self, parts: Parts, predictor: Predictor, eye: Eye) -> None:
-        """Put together the parts that `bound` built."""
-        self.parts, self.predictor, self.eye, self.reference = parts, predictor, eye, _reference(parts)
-        self.record = parts.record
-        self.classes, self.digest, self.name = self.record.classes, self.record.digest, self.record.name
-
-    @classmethod
-    def bound(cls, parts: Parts, made: Assembly, device: torch.device | str) -> Model:
+    def __init__(self, parts: Parts, made: Assembly, device: torch.device | str) -> None:
         """Bind encoder and loss, which have the parts' weights, to the uncertainty.
 
         Raises:
-            FileError: the posterior does not fit the record.
+            FileError: the posterior or the reference does not fit the record.
         """
-        record, posterior = parts.record, parts.tensors.get(POSTERIOR)
+        self.parts, self.reference, self.record = parts, _reference(parts), parts.record
+        self.classes, self.digest, self.name = self.record.classes, self.record.digest, self.record.name
+        posterior, transform = parts.tensors.get(POSTERIOR), self.record.transform
         placed = None if posterior is None else {name: tensor.to(device) for name, tensor in posterior.items()}
         try:
-            predictor = made.to(device).predictor(record.uncertainty, placed, record.seed)
+            self.predictor = made.to(device).predictor(self.record.uncertainty, placed, self.record.seed)
         except ValueError as error:
-            raise FileError(f"{POSTERIOR} of {record.name} does not fit its record: {error}") from error
-        return cls(parts, predictor, Eye(record.transform.created(), record.shape, record.transform.shorter_side))
+            raise FileError(f"{POSTERIOR} of {self.name} does not fit its record: {error}") from error
+        self.eye = Eye(transform.created(), self.record.shape, transform.shorter_side)
 
     def __repr__(self) -> str:
         channels, side = self.eye.shape
@@ -200,10 +196,12 @@ class Model:
         """Return the network's input (N, C, S, S) of images (as for `embed`), which an exported network takes.
 
         Raises:
-            DataError: images cannot be read; all of them are named.
+            DataError: there is no image, or images cannot be read; all of them are named.
         """
         unreadable: dict[int, DataError] = {}
         listed = sequence_of(images, self.eye.ndim)
+        if not len(listed):
+            raise DataError("there is no image to preprocess.")
         batches = list(self._batches(listed, unreadable, []))
         if unreadable:
             raise problem_list(named_problems(listed, unreadable), len(listed), "mend or remove them")
@@ -253,9 +251,11 @@ class Model:
         Raises:
             ServingError: images have no class.
             DataError: images cannot be read; all of them are named.
+            ValueError: `ks` are no cutoffs.
         """
         from probmetric.runs.evaluate import answer_metrics, answers_among_others
 
+        cutoffs = checked_cutoffs(ks)
         items = loose_images(images, None, class_names)
         if "" in items.class_names:
             raise ServingError("images without a class: nobody can say which answers are right. Name their classes.")
@@ -264,7 +264,7 @@ class Model:
         tensors["label"] = labels[len(self.classes) :]
         classes = json.dumps(labels[: len(self.classes)].tolist())
         test = Embeddings(tensors, {"uncertainty": self.record.uncertainty.name, "classes": classes})
-        return answer_metrics(test, Evaluation(ks=tuple(ks)), answers_among_others(test, tuple(ks))).metrics
+        return answer_metrics(test, Evaluation(ks=cutoffs), answers_among_others(test, cutoffs)).metrics
 
     def save(self, folder: str | Path, *, license: str = "") -> Path:
         """Write the model folder: self-contained, loadable anywhere, without code of its own.
@@ -329,7 +329,7 @@ def load(source: str | Path, *, device: str = "auto", network: nn.Module | None 
         FileError: a file is missing, damaged or was changed.
     """
     parts = parts_of(source)
-    model = Model.bound(parts, combined(_members(parts, network)), pick_device(device))
+    model = Model(parts, combined(_members(parts, network)), pick_device(device))
     stored = model.parts.tensors[REFERENCE].get("canary")
     if stored is not None:
         warn_if_moved(stored.numpy(), model.checked_canary, f"the model folder {source}")
@@ -380,17 +380,16 @@ def _surer(reference: np.ndarray, uncertainty: np.ndarray) -> np.ndarray:
 
 def _reference(parts: Parts) -> np.ndarray | None:
     """Return the uncertainties of the run's validation images, sorted (V,); None without such images."""
-    uncertainty = parts.tensors[REFERENCE].get("uncertainty")
-    kinds = ("torch.float32", "torch.float64")
-    sound = uncertainty is not None and uncertainty.ndim == 1 and str(uncertainty.dtype) in kinds
-    looks = parts.tensors[REFERENCE].get("looks")
-    if looks is not None and (looks.ndim != 2 or str(looks.dtype) != kinds[0]):
-        raise FileError(f"{REFERENCE} of {parts.record.name} holds no looks of images; {BROKEN}.")
-    canary = parts.tensors[REFERENCE].get("canary")
-    if canary is not None and not sound_canary(canary.float().numpy()):
-        raise FileError(f"{REFERENCE} of {parts.record.name} holds no embeddings of test images; {BROKEN}.")
-    if uncertainty is None or not sound or not bool(uncertainty.isfinite().all()):
-        raise FileError(f"{REFERENCE} of {parts.record.name} holds no uncertainties; {BROKEN}.")
+    uncertainty, looks, canary = (parts.tensors[REFERENCE].get(name) for name in ("uncertainty", "looks", "canary"))
+    sound = (
+        uncertainty is not None
+        and (uncertainty.ndim, uncertainty.dtype) in ((1, torch.float32), (1, torch.float64))
+        and bool(uncertainty.isfinite().all())
+        and (looks is None or (looks.ndim, looks.dtype) == (2, torch.float32))
+        and (canary is None or sound_canary(canary.float().numpy()))
+    )
+    if uncertainty is None or not sound:
+        raise FileError(f"{REFERENCE} of {parts.record.name} is damaged; {BROKEN}.")
     return np.sort(uncertainty.numpy()) if len(uncertainty) else None
 
 

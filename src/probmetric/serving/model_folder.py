@@ -321,7 +321,7 @@ def run_gallery(model: Embedder, source: str, splits: Sequence[str]) -> Gallery:
         items = prepared_images(data / folder.key.data, [split])
         if split != "train" and present(folder.embeddings_file("val" if split == "val" else "test")):
             tensors = folder.tensors("val" if split == "val" else "test", "mean", "uncertainty")
-            gallery.take(tensors["mean"], tensors["uncertainty"], items.paths, items.class_names)
+            gallery.take(tensors["mean"], items.paths, items.class_names, tensors["uncertainty"])
             gallery.see(model, items.images)
         else:
             gallery.add(model, items.images, paths=items.paths, class_names=items.class_names)

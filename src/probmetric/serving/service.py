@@ -81,10 +81,7 @@ class Service:
         """Return model, gallery and certificates."""
         with self._lock:
             gallery = self.gallery()
-            valid = [
-                each for each in gallery.certificates if (each.gallery, each.weights) == (gallery.digest, gallery.model)
-            ]
-            promises = [{"risk": each.risk, "confidence": each.confidence} for each in valid]
+            promises = [{"risk": each.risk, "confidence": each.confidence} for each in gallery.valid]
             facts = {"images": len(gallery), "dimensions": gallery.dim, "digest": gallery.digest}
         model = {"name": self.model.name, "digest": self.model.digest}
         return {"probmetric": __version__, "model": model, "gallery": facts, "certificates": promises}
@@ -119,8 +116,9 @@ class Service:
             raise ServingError("this service only reads; start it with --writable to add images.")
         if not path.strip():
             raise ServingError("path is empty; name the image.")
+        class_name = class_name.strip()
         with self._lock, Gallery.changing(self.folder, new=False) as gallery:
-            if not class_name.strip() and gallery.labelled:
+            if not class_name and gallery.labelled:
                 raise ServingError("class_name is empty; without it no answer of the gallery could be certified.")
             gallery.add(self.model, [image], paths=[path], class_names=[class_name])
         return {"images": len(gallery)}

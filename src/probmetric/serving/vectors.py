@@ -49,8 +49,6 @@ FAISS = (".faiss", ".index")
 FILES = (".parquet", ".npz", ".npy", ".safetensors", *FAISS)
 SIMILARITIES, SCORES, INDICES, QUERY_LABELS = "similarities", "scores", "indices", ("query_labels", "query_label")
 HELD_OUT = 3  # one group in so many calibrates
-_VECTORS = {"labels": LABELS, "splits": ("split",), "groups": ()}
-_QUERIES = {"labels": QUERY_LABELS, "names": ("query_path",), "splits": ("split",), "groups": ()}
 
 
 @dataclass(frozen=True)
@@ -182,12 +180,13 @@ def read_vectors(file: Path, *, label: str = "", group: str = "") -> Vectors:
     columns = {name: values for name, values in read.items() if values.ndim}  # a single number does not describe rows
     if {SIMILARITIES, SCORES} & {name for name, values in columns.items() if values.ndim > 1}:
         return _hits_of(columns, file, label=label, group=group)
-    vector = next((name for name in VECTORS if name in columns), "")
+    vector = column_called(columns, "", VECTORS)
     if vector and not len(columns[vector]):
         raise DataError(f"{file} holds no rows.")
     if not vector or columns[vector].ndim != 2:
         raise DataError(f"{file} holds {', '.join(columns)}; expected a column `vector` of lists of one length.")
-    return _described(file, columns[vector], columns, {"labels": label, "groups": group}, _VECTORS)
+    rows, label = columns[vector], column_called(columns, label, LABELS)
+    return _described(file, rows, columns, label, names_of(file, columns, len(rows)), group)
 
 
 def example_vectors() -> tuple[np.ndarray, np.ndarray]:
@@ -204,9 +203,9 @@ def _described(
     file: Path,
     rows: np.ndarray,
     columns: Mapping[str, np.ndarray],
-    wanted: Mapping[str, str],
-    usual: Mapping[str, Sequence[str]],
-    called: str = "",
+    label: str,
+    names: tuple[str, list[str] | None],
+    group: str = "",
 ) -> Vectors:
     """Return rows with the columns that describe them.
 
@@ -214,30 +213,26 @@ def _described(
         file: the file.
         rows: (N, ...).
         columns: name -> values (N,); other columns may have another length.
-        wanted: attribute of `Vectors` -> column that must be there; "" for any of the usual ones.
-        usual: attribute -> usual names of its column.
-        called: text before the number of a row without a name, by default the file's name.
+        label: column of the classes; "" for none.
+        names: column of the rows' names, and its entries (N); "" and None for names by file and number.
+        group: column of the groups; "" for none.
     """
     count = len(rows)
-    said = {what: column_of(file, columns, wanted.get(what, ""), names, count) for what, names in usual.items()}
-    name = ""
-    if "names" not in usual:
-        name, said["names"] = names_of(file, columns, count)
-    groups = np.array(said["groups"]) if wanted.get("groups") else None
+    split = column_called(columns, "", ("split",))
+    labels, splits, groups = (column_of(file, columns, name, count) for name in (label, split, group))
     if groups is not None and "" in groups:
         raise DataError(
-            f"{file}: {np.count_nonzero(groups == '')} of {count} rows have no {wanted['groups']}; give each row one "
-            "(rows of one group count once)."
+            f"{file}: {groups.count('')} of {count} rows have no {group}; give each row one (rows of one group count "
+            "once)."
         )
-    label = column_called(columns, wanted.get("labels", ""), usual["labels"])
     return Vectors(
         file,
         rows,
-        labels=class_names_of(said["labels"] or [""] * count),
-        names=said["names"] or [f"{called or f'{file.stem}/'}{row}" for row in range(count)],
-        splits=said.get("splits") or [""] * count,
-        groups=groups,
-        columns=tuple(each for each in columns if each not in (name, label)),
+        labels=class_names_of(labels or [""] * count),
+        names=names[1] or [f"{file.stem}/{row}" for row in range(count)],
+        splits=splits or [""] * count,
+        groups=None if groups is None else np.array(groups),
+        columns=tuple(each for each in columns if each not in (names[0], label)),
     )
 
 
@@ -252,12 +247,16 @@ def _hits_of(columns: Mapping[str, np.ndarray], file: Path, *, label: str, group
     listing = file.with_suffix(".csv")
     if file.suffix.lower() == ".parquet" and listing.is_file():
         columns = {**columns, **columns_of(listing)}
-    hits = _described(file, rows, columns, {"groups": group}, _QUERIES, "query ")
+    names = column_of(file, columns, column_called(columns, "", ("query_path",)), len(rows))
+    called = "query_path", names or [f"query {row}" for row in range(len(rows))]
+    asked = column_called(columns, "", QUERY_LABELS)
+    hits = _described(file, rows, columns, asked, called, group)
     if hits.split_in_two:
         hits = hits.of(QUERY_SPLITS)
     label = column_called(columns, label, LABELS)
     nothing = np.empty((len(columns.get(label, ())), 0), dtype=np.float32)
-    gallery = _described(file, nothing, columns, {"labels": label}, {"labels": ()})
+    others = {name: values for name, values in columns.items() if name != "split"}  # which is of the queries
+    gallery = _described(file, nothing, others, label, names_of(file, others, len(nothing)))
     return replace(gallery, hits=hits, depth=rows.shape[1] if rows.ndim == 3 else 0)
 
 
@@ -366,15 +365,14 @@ def _fresh(queries: Vectors, trained: Vectors) -> Vectors:
     return queries.rows_where(~seen)
 
 
-def held_out(vectors: Vectors, trained: Vectors | None = None, seed: int = 0) -> tuple[Vectors, Vectors]:
-    """Return gallery and calibration rows: a third of the groups, or of the rows, calibrates.
+def held_out(vectors: Vectors, trained: Vectors | None) -> tuple[Vectors, Vectors]:
+    """Return gallery and calibration rows: a third of the groups, or of the rows, drawn with seed 0, calibrates.
 
     Every class stays in the gallery. Rows that the model was trained on do not calibrate.
 
     Args:
         vectors: rows without splits.
         trained: the model's training rows; None: no row of this file.
-        seed: seed of the choice.
 
     Raises:
         ServingError: no rows can be held out.
@@ -392,7 +390,7 @@ def held_out(vectors: Vectors, trained: Vectors | None = None, seed: int = 0) ->
     left = Counter(label for shown in classes for label in shown)
     fresh = np.setdiff1d(np.arange(len(names)), numbers[seen])
     chosen: set[int] = set()
-    for number in np.random.default_rng(seed).permutation(fresh).tolist():
+    for number in np.random.default_rng(0).permutation(fresh).tolist():
         if len(chosen) < len(names) // HELD_OUT and all(left[label] > 1 for label in classes[number]):
             chosen.add(number)
             left.subtract(classes[number])
@@ -418,8 +416,8 @@ def gallery_of(vectors: Vectors) -> Gallery:
     if vectors.hits is not None:
         gallery = Gallery.from_labels(vectors.labels, vectors.names, depth=vectors.depth)
     else:
-        rows, gallery = directions(vectors.rows, overwrite=True), Gallery()
-        gallery.take(rows, np.zeros(len(rows), dtype=np.float32), vectors.names, vectors.labels)
+        gallery = Gallery()
+        gallery.take(directions(vectors.rows, overwrite=True), vectors.names, vectors.labels)
     folder = gallery_folder(vectors.file)
     if present(folder / INDEX):
         try:

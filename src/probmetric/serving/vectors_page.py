@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,27 +36,7 @@ STRANGE = 0.2  # share of the classes that are taken out of the gallery as stran
 LARGEST_WHITENED = 4096  # dimensions
 ASKED = 10_000  # rows of a larger gallery that are asked in the whitened and in the strangers part
 SUSPECTS = 20
-Doubts = Mapping[str, np.ndarray]
 GENERATOR = '<meta name="generator" content="probmetric report">'
-
-
-@dataclass(frozen=True)
-class Contents:
-    """Content of the page.
-
-    Attributes:
-        gallery: the vectors.
-        answers: answers to the calibration queries, or to each row asked among the others.
-        stated: P(right) of each answer, by a map fitted to other classes; None if that cannot be fitted.
-        certificates: the certificates that could be made, by risk.
-        strangers: free doubts of rows whose class was taken out of the gallery, and of others; None with few classes.
-    """
-
-    gallery: Gallery
-    answers: Answers
-    stated: np.ndarray | None
-    certificates: Sequence[Certificate]
-    strangers: tuple[Doubts, Doubts] | None
 
 
 def write_page(
@@ -85,17 +64,23 @@ def write_page(
     step("certificates")
     groups = None if queries is None else queries.groups
     certificates = _certificates(gallery.promises(*calibration, groups=groups, score=None))
-    step("strangers")
-    strangers = None if gallery.elsewhere else _strangers(gallery)
-    contents = Contents(gallery, answers, _stated(answers), certificates, strangers)
-    sections: list[Callable[[Contents], Any]] = [_lead, _certified, _scores, _probability]
-    if not gallery.elsewhere:
-        sections += [_retrieval, _of_strangers, _labels]  # these parts need vectors
+    stated = _stated(answers)
+    sections: dict[str, Callable[[], Any]] = {
+        "lead": lambda: _lead(gallery, answers, certificates),
+        "certified": lambda: _certified(answers, stated, certificates),
+        "scores": lambda: _scores(answers),
+        "probability": lambda: _probability(answers, stated),
+    }
+    if not gallery.elsewhere:  # these parts need vectors
+        sections |= {
+            "retrieval": lambda: _retrieval(gallery),
+            "of_strangers": lambda: _strangers(gallery),
+            "labels": lambda: _labels(gallery),
+        }
     shown: dict[str, Any] = dict.fromkeys(("retrieval", "of_strangers", "labels"))
-    for section in sections:
-        name = section.__name__.strip("_")
+    for name, section in sections.items():
         step(name)
-        shown[name] = section(contents)
+        shown[name] = section()
     facts = {"title": title, "gallery": gallery, "among": queries is None, "largest": RISKS[-1], "generator": GENERATOR}
     write_text(output, templates().get_template("vectors.html.j2").render(**facts, **shown))
     return output
@@ -116,12 +101,12 @@ def _certificates(certified: Callable[[float], Certificate]) -> list[Certificate
     return [certificate for certificate in made if certificate.threshold is not None]
 
 
-def _strangers(gallery: Gallery) -> tuple[Doubts, Doubts] | None:
-    """Return the free doubts of strangers, a fifth of the classes being taken out of the gallery, and of others."""
+def _strangers(gallery: Gallery) -> list[tuple[str, float]]:
+    """Rank the free scores by how well they tell strangers, a fifth of the classes taken out of the gallery."""
     labels, rows = gallery.labels, gallery.record
     classes = np.unique(labels)
     if len(classes) < 5:
-        return None
+        return []
     generator = np.random.default_rng(0)
     strange = np.isin(labels, generator.permutation(classes)[: max(1, round(STRANGE * len(classes)))])
     drawn = ~strange & (generator.random(len(labels)) < min(STRANGE, ASKED / len(labels)))
@@ -129,22 +114,20 @@ def _strangers(gallery: Gallery) -> tuple[Doubts, Doubts] | None:
     familiar = np.flatnonzero(drawn & np.isin(labels, labels[rest]))
     strangers = np.sort(generator.permutation(np.flatnonzero(strange))[:ASKED])
     if not len(familiar):
-        return None  # each row is alone in its class
+        return []  # each row is alone in its class
     searched = {name: np.asarray(values[rest]) for name, values in rows.items()}
-    questions = (
-        {name: np.asarray(values[chosen]) for name, values in rows.items()} for chosen in (strangers, familiar)
-    )
-    truths = np.full(len(strangers), -1), labels[familiar]
-    first, second = (
-        asked_in(record, truth, searched, labels[rest]).free for record, truth in zip(questions, truths, strict=True)
-    )
-    return first, second
+
+    def doubts(chosen: np.ndarray, truth: np.ndarray) -> Mapping[str, np.ndarray]:
+        record = {name: np.asarray(values[chosen]) for name, values in rows.items()}
+        return asked_in(record, truth, searched, labels[rest]).free
+
+    unknown, others = doubts(strangers, np.full(len(strangers), -1)), doubts(familiar, labels[familiar])
+    return _ranked({name: auroc(doubt, unknown[name]) for name, doubt in others.items()})
 
 
-def _lead(contents: Contents) -> dict[str, Any]:
-    best = next((made for made in contents.certificates if made.risk == 0.05), None)
-    best = best or next(iter(contents.certificates), None)
-    right, classes = contents.answers.right, len(np.unique(contents.gallery.labels))
+def _lead(gallery: Gallery, answers: Answers, certificates: Sequence[Certificate]) -> dict[str, Any]:
+    best = next((made for made in certificates if made.risk == 0.05), None) or next(iter(certificates), None)
+    right, classes = answers.right, len(np.unique(gallery.labels))
     shown: dict[str, Any] = {"best": best, "asked": len(right), "classes": classes, "wrong_of_all": 1 - right.mean()}
     if best is not None:
         shown["answered"] = count_words(100 * best.coverage)
@@ -152,9 +135,9 @@ def _lead(contents: Contents) -> dict[str, Any]:
     return shown
 
 
-def _retrieval(contents: Contents) -> list[list[Any]]:
+def _retrieval(gallery: Gallery) -> list[list[Any]]:
     """Measure retrieval of the gallery's rows, each asked among the others; of many rows a sample, without MAP@R."""
-    gallery, spaces = contents.gallery, dict[str, Answers]()
+    spaces: dict[str, Answers] = {}
     with contextlib.suppress(CertificateError):  # each row is alone in its class
         spaces["as they are"] = gallery.left_out
         if gallery.dim <= LARGEST_WHITENED:
@@ -179,17 +162,15 @@ def _whitened(mean: np.ndarray) -> np.ndarray:
     return whitened
 
 
-def _certified(contents: Contents) -> dict[str, Any]:
-    dots = [(made.coverage, made.errors / max(made.answered, 1)) for made in contents.certificates]
+def _certified(answers: Answers, stated: np.ndarray | None, certificates: Sequence[Certificate]) -> dict[str, Any]:
+    dots = [(made.coverage, made.errors / max(made.answered, 1)) for made in certificates]
     rows = [
         [f"{100 * made.risk:g} %", f"{100 * answered:.1f} %", f"{100 * wrong:.1f} %"]
-        for made, (answered, wrong) in zip(contents.certificates, dots, strict=True)
+        for made, (answered, wrong) in zip(certificates, dots, strict=True)
     ]
-    answers = contents.answers
-    doubt = answers.free.get("disagreement", answers.free["cosine"])
-    doubt = doubt if contents.stated is None else 1 - contents.stated
-    decides = next((made.score for made in contents.certificates), "")
-    doubt = answers.free.get(decides, doubt)
+    usual = answers.free.get("disagreement", answers.free["cosine"]) if stated is None else 1 - stated
+    decides = next((made.score for made in certificates), "")
+    doubt = answers.free.get(decides, usual)
     accuracy = accuracy_by_coverage(doubt, answers.right.astype(np.float64))
     coverage = np.arange(1, len(accuracy) + 1) / len(accuracy)
     drawn = np.unique(np.linspace(0, len(accuracy) - 1, 200).astype(int))
@@ -203,8 +184,7 @@ def _stated(answers: Answers) -> np.ndarray | None:
     return None
 
 
-def _scores(contents: Contents) -> list[tuple[str, float]]:
-    answers = contents.answers
+def _scores(answers: Answers) -> list[tuple[str, float]]:
     if not answers.mixed:
         return []
     return _ranked({name: auroc(doubt[answers.right], doubt[~answers.right]) for name, doubt in answers.free.items()})
@@ -215,24 +195,15 @@ def _ranked(values: Mapping[str, float]) -> list[tuple[str, float]]:
     return sorted(values.items(), key=lambda item: -item[1])
 
 
-def _probability(contents: Contents) -> dict[str, Any]:
-    stated, right = contents.stated, contents.answers.right
+def _probability(answers: Answers, stated: np.ndarray | None) -> dict[str, Any]:
     if stated is None:
         return {}
-    bins = reliability(stated, right)
+    bins = reliability(stated, answers.right)
     dots = list(zip(bins.confidence, bins.accuracy, strict=True))
-    return {"dots": dots, "ece": p_right_metrics(stated, right)["ece"]}
+    return {"dots": dots, "ece": p_right_metrics(stated, answers.right)["ece"]}
 
 
-def _of_strangers(contents: Contents) -> list[tuple[str, float]]:
-    if contents.strangers is None:
-        return []
-    strange, familiar = contents.strangers
-    return _ranked({name: auroc(doubt, strange[name]) for name, doubt in familiar.items()})
-
-
-def _labels(contents: Contents) -> dict[str, Any]:
-    gallery = contents.gallery
+def _labels(gallery: Gallery) -> dict[str, Any]:
     suspected = suspect_labels(gallery.record["mean"], gallery.class_names)
     shown = [row for row in suspected.order[:SUSPECTS].tolist() if suspected.suspicion[row] > 0]
     rows = [
