@@ -82,7 +82,7 @@ class VMF(WeightedLoss):
         wide = embeddings.double()
         size = math.sqrt(self.dim) * wide.abs().mean() if self.published else wide.norm(dim=1).mean()
         if size > 0:
-            self.alpha.fill_(float(self.target / size))
+            self.alpha.fill_(float((self.target / size).clamp_max(torch.finfo(self.alpha.dtype).max)))
 
     def natural_parameters(self, embeddings: Tensor) -> Tensor:
         """Return alpha f(x) (B, M) of embeddings f(x) (B, M)."""
