@@ -51,8 +51,6 @@ class Loss(nn.Module):
     """Whether `probabilities` gives class probabilities; planning reads this where a method needs them."""
     least_dim: ClassVar[int] = 1
     """Smallest number of dimensions of the embeddings."""
-    wants_groups: int = 1
-    """Images per class a batch should hold."""
     wants_warm_start: bool = False
     """Whether `warm_start` should be called once before training."""
     wants_features: bool = False
@@ -145,13 +143,12 @@ class Loss(nn.Module):
         parameters = list(self.parameters())
         return [{"params": parameters, "lr_multiplier": 1.0, "weight_decay": 0.0}] if parameters else []
 
-    def warm_start(self, embeddings: Tensor, labels: Tensor) -> float | None:
+    def warm_start(self, embeddings: Tensor, labels: Tensor) -> None:
         """Initialise from the training set's `embeddings` (N, M) and `labels` (N,), once, before training.
 
         The network makes these embeddings in training mode: trainable batch normalisation uses its batches' statistics.
         In evaluation mode it would use running statistics, which an untrained network has not measured yet.
         """
-        return None
 
     def set_epoch(self, epoch: int) -> None:
         """Tell the loss which epoch (from 0) begins."""
@@ -250,7 +247,7 @@ class WrappingLoss(Loss):
     def __init__(self, inner: Loss) -> None:
         super().__init__(num_classes=inner.num_classes, dim=inner.dim)
         self.inner = inner
-        self.wants_groups, self.wants_warm_start = inner.wants_groups, inner.wants_warm_start
+        self.wants_warm_start = inner.wants_warm_start
 
     def logits(self, embeddings: Tensor) -> Tensor | None:
         """Return class logits (B, C) of the inner loss."""
@@ -274,9 +271,9 @@ class WrappingLoss(Loss):
         extra = [{"params": parameters, "lr_multiplier": 1.0, "weight_decay": 0.0}] if parameters else []
         return self.inner.optimizer_groups() + extra
 
-    def warm_start(self, embeddings: Tensor, labels: Tensor) -> float | None:
+    def warm_start(self, embeddings: Tensor, labels: Tensor) -> None:
         """Warm-start the inner loss."""
-        return self.inner.warm_start(embeddings, labels)
+        self.inner.warm_start(embeddings, labels)
 
     def set_epoch(self, epoch: int) -> None:
         """Tell the inner loss which epoch begins."""

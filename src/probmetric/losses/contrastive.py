@@ -37,8 +37,6 @@ Mining = Literal["all", "hard", "semihard", "easy"]
 class Contrastive(Loss):
     """Contrastive loss; `margin` bounds repulsion, `mining` selects the triplets whose pairs count."""
 
-    wants_groups = 2
-
     def __init__(
         self,
         *,

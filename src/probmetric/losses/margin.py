@@ -35,8 +35,6 @@ from probmetric.registry import LearningRate, Positive, Range
 class Margin(Loss):
     """Margin loss; `beta` is the initial boundary between positives and negatives."""
 
-    wants_groups = 2
-
     def __init__(
         self,
         *,

@@ -132,15 +132,13 @@ class SampleProxyLoss(Loss):
             per_dimension: whether a proxy has a concentration per dimension, (C, M), or one, (C,).
         """
         temperature = self.first_temperature or released.temperature
-        for name, rate, value in (
-            ("temperature", released.temperature_lr, temperature),
-            ("concentration", released.concentration_lr, concentration),
+        for name, value, released_rate in (
+            ("temperature", temperature, released.temperature_lr),
+            ("concentration", concentration, released.concentration_lr),
         ):
-            self.rates[name] = self.rates[name] or (rate / value if self.published else STEP)
+            step = self.rates[name]
+            self.rates[name] = (step * value or released_rate) if self.published else (step or STEP)
         self.initial = concentration
-        if self.published:
-            self.rates["concentration"] *= concentration
-            self.rates["temperature"] *= temperature
         shape = (self.num_classes, self.dim) if per_dimension else (self.num_classes,)
         stored = (lambda value: value) if self.published else math.log
         spread = concentration * math.sqrt(2 / (self.num_classes + self.dim))

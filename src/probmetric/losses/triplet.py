@@ -20,8 +20,6 @@ from probmetric.registry import Positive
 class Triplet(Loss):
     """Semi-hard triplet loss on squared distances."""
 
-    wants_groups = 2
-
     def __init__(self, *, num_classes: int, dim: int, margin: Positive = 0.2) -> None:
         super().__init__(num_classes=num_classes, dim=dim)
         self.margin = margin
