@@ -85,5 +85,5 @@ def test_predicted_loss_is_larger_where_the_classifier_is_wrong(data):
 
 def test_a_loss_without_classes_is_refused(data):
     rows, labels, _ = data
-    with pytest.raises(ValueError, match="Contrastive defines no class probabilities; loss_prediction needs"):
+    with pytest.raises(ValueError, match="Contrastive, which defines no class probabilities; .*loss_prediction need"):
         bound(create_uncertainty("loss_prediction"), rows, labels, create_loss("contrastive", num_classes=4, dim=WIDTH))

@@ -54,8 +54,9 @@ def class_log_probabilities(loss: Loss | None, embeddings: Tensor, seed: int) ->
     probabilities = class_probabilities(loss, embeddings, seed)
     if probabilities is None:
         raise ValueError(
-            f"loss is {type(loss).__name__}, which defines no class probabilities; softmax and temperature need one "
-            "that does: pass loss=, for instance cosine, arcface, softmax or vmf. Or use norm or laplace."
+            f"loss is {type(loss).__name__}, which defines no class probabilities; softmax, temperature and "
+            "loss_prediction need one that does: pass loss=, for instance cosine, arcface, softmax or vmf. Or use norm "
+            "or laplace."
         )
     return probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()
 
