@@ -27,7 +27,7 @@ from probmetric.uncertainty._base import (
     polar,
     trained,
 )
-from probmetric.uncertainty.softmax import class_log_probabilities
+from probmetric.uncertainty.softmax import check_classes, class_log_probabilities
 
 
 @register
@@ -70,5 +70,6 @@ def _losses(fitting: Fitting) -> list[tuple[Tensor, Tensor]]:
         for images, labels in fitting.batches:
             features = encoder.features(images)
             log_probabilities = class_log_probabilities(fitting.loss, embedded(encoder, features), 0)
+            check_classes(labels, log_probabilities.shape[1], "training", "create the loss with the number of classes")
             made.append((features, -log_probabilities.gather(1, labels.to(device)[:, None]).squeeze(1)))
     return made

@@ -61,6 +61,13 @@ def class_log_probabilities(loss: Loss | None, embeddings: Tensor, seed: int) ->
     return probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()
 
 
+def check_classes(labels: Tensor, classes: int, use: str, remedy: str) -> None:
+    """Raise a ValueError if labels (N,) of the images for `use` are no classes 0..C-1 of the classifier."""
+    low, high = (int(bound) for bound in torch.aminmax(labels))
+    if low < 0 or high >= classes:
+        raise ValueError(f"{use} labels span {low}..{high}, the classifier knows 0..{classes - 1}; {remedy}.")
+
+
 def doubt(probabilities: Tensor, score: Doubt) -> Tensor:
     """Return the uncertainty (B,) of class probabilities (B, C)."""
     if score == "entropy":
