@@ -19,8 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from probmetric.directional import VonMisesFisher, concentration_from_resultant
 from probmetric.errors import ProbMetricError
 from probmetric.losses import REGISTRY
+from probmetric.losses._released_vmf import released_samples
 from probmetric.registry import Flag, OptionValueError, Range
 
 ChordLength = Annotated[float, Range(above=0, below=2)]
@@ -304,6 +306,18 @@ def bounded(vectors: Tensor) -> Tensor:
     return vectors / (vectors.detach().abs().amax(dim=-1, keepdim=True) / LARGEST_ENTRY).clamp_min(1.0)
 
 
+def start_concentration(resultant: float, dim: int) -> float:
+    """Return the concentration kappa at which A_M(kappa) is `resultant`."""
+    return float(concentration_from_resultant(torch.tensor(resultant, dtype=torch.float64), dim))
+
+
+def vmf_draws(nu: Tensor, kappa: Tensor, count: int, generator: torch.Generator | None, *, published: bool) -> Tensor:
+    """Draw (count, B, M) from vMFs around `nu` (B, M) of concentrations `kappa` (B,), if `published` as released."""
+    if published:
+        return released_samples(unit(nu), kappa, count, generator)
+    return VonMisesFisher(unit(nu), kappa, validate_args=False).rsample((count,), generator=generator)
+
+
 def cosine_similarities(embeddings: Tensor, proxies: Tensor) -> Tensor:
     """Return the cosines (B, P) of every row of `embeddings` (B, M) with every row of `proxies` (P, M).
 
@@ -312,10 +326,10 @@ def cosine_similarities(embeddings: Tensor, proxies: Tensor) -> Tensor:
     return (unit(embeddings) @ proxies.T) * inverse_norm(proxies).T
 
 
-def pairwise_distances(embeddings: Tensor) -> Tensor:
-    """Return distances (B, B) of the unit vectors of `embeddings` (B, M); 0, without gradient, for equal vectors."""
+def squared_distances(embeddings: Tensor) -> Tensor:
+    """Return squared distances (B, B) of the unit vectors of `embeddings` (B, M)."""
     directions = unit(embeddings)
-    return safe_sqrt((2.0 - 2.0 * directions @ directions.T).clamp_min(0.0))
+    return (2.0 - 2.0 * directions @ directions.T).clamp_min(0.0)
 
 
 def pairs_of(labels: Tensor) -> tuple[Tensor, Tensor]:

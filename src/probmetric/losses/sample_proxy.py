@@ -52,11 +52,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from probmetric.directional import concentration_from_resultant, kl, product_kernel
+from probmetric.directional import kl, product_kernel
 from probmetric.directional.nonisotropic import Normalizer
 from probmetric.directional.normalizer import log_normalizer_of_square
 from probmetric.losses import register
-from probmetric.losses._base import Loss, bounded, class_means, cosine_similarities, unit
+from probmetric.losses._base import Loss, bounded, class_means, cosine_similarities, start_concentration, unit
 from probmetric.losses._nivmf import nivmf_log_likelihoods
 from probmetric.losses._released_vmf import quadratic_log_normalizer
 from probmetric.registry import LearningRate, NotNegative, OpenShare, Range, When
@@ -218,11 +218,6 @@ class SampleProxyLoss(Loss):
         with torch.no_grad():
             temperature, concentration = 1 / self.inverse_temperature(), self.concentrations().mean()
             return {"temperature": float(temperature), "proxy_concentration": float(concentration)}
-
-
-def start_concentration(resultant: float, dim: int) -> float:
-    """Return the concentration kappa at which A_M(kappa) is `resultant`."""
-    return float(concentration_from_resultant(torch.tensor(resultant, dtype=torch.float64), dim))
 
 
 def some_rows(count: int, *columns: Tensor) -> tuple[Tensor, ...]:

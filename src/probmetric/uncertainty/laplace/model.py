@@ -113,34 +113,34 @@ class LastLayerPosterior(Sampled):
     def _finished(self, fitting: Fitting, head: nn.Linear, posterior: Posterior, kept: list[Tensor]) -> Posterior:
         """Return the posterior, or its isotropic control, with its prior precision and its record."""
         seed = seed_from(fitting.generator)
-        self._set_prior(fitting, head, posterior, seed)
+        precision = self._precision(fitting, head, posterior, seed)
+        posterior["prior_precision"] = torch.tensor(precision, dtype=torch.float64)
         if self.noise == "isotropic":
             posterior = flattened(posterior)
         features = torch.cat(kept)[:RECORDED] if kept else None
         return posterior | record(head, posterior, features, samples=self.samples, seed=seed)
 
-    def _set_prior(self, fitting: Fitting, head: nn.Linear, posterior: Posterior, seed: int) -> None:
-        """Add the prior precision: `prior_precision`, or that of the highest evidence, or the best in validation."""
-        posterior["prior_precision"] = torch.tensor(self.prior_precision, dtype=torch.float64)
+    def _precision(self, fitting: Fitting, head: nn.Linear, posterior: Posterior, seed: int) -> float:
+        """Return the prior precision: `prior_precision`, or that of the highest evidence, or the best in validation."""
         if self.prior == "marginal_likelihood":
             weight = augmented_weight(head).detach().cpu()
-            posterior["prior_precision"].fill_(evidence_precision(posterior["weight_curvature"].clamp_min(0), weight))
-        elif self.prior == "validation":
-            self._choose_on_validation(fitting, head, posterior, seed)
+            return evidence_precision(posterior["weight_curvature"].clamp_min(0), weight)
+        if self.prior == "validation":
+            return self._best_in_validation(fitting, head, posterior, seed)
+        return self.prior_precision
 
-    def _choose_on_validation(self, fitting: Fitting, head: nn.Linear, posterior: Posterior, seed: int) -> None:
-        """Set the prior precision that gives the largest area under the validation sparsification curve."""
+    def _best_in_validation(self, fitting: Fitting, head: nn.Linear, posterior: Posterior, seed: int) -> float:
+        """Return the prior precision that gives the largest area under the validation sparsification curve."""
         encoder, device = fitting.encoder, fitting.device
-        seen = fitting.validation or ()
-        parts = [(encoder.features(images), labels.to(device)) for images, labels in seen]
+        parts = [(encoder.features(images), labels.to(device)) for images, labels in fitting.validation or ()]
         features, labels = (torch.cat(column) for column in zip(*parts, strict=True))
 
         def area(precision: float) -> float:
-            posterior["prior_precision"].fill_(precision)
-            batch = summarise_moves(head, features, posterior, self, seed, None)
+            trial = posterior | {"prior_precision": torch.tensor(precision, dtype=torch.float64)}
+            batch = summarise_moves(head, features, trial, self, seed, None)
             return sparsification_area(batch.mean, labels, batch.uncertainty)
 
-        posterior["prior_precision"].fill_(max(_CANDIDATES, key=area))
+        return max(_CANDIDATES, key=area)
 
     def represent(self, images: Tensor, predictor: Predictor) -> Tensor:
         """Return inputs (B, D) of the last layer."""
