@@ -4,8 +4,8 @@ A loss receives the encoder's raw output and decides itself what a norm means: p
 probabilistic losses read it as a concentration. All arithmetic runs outside autocast in float32 (float64 if the
 loss was moved to float64), because exponentials of scaled cosines and Bessel functions do not survive bfloat16.
 
-The papers' released code initialises proxies with N(0, 1)/8. It trains them under Adam at a learning rate of 0.01 to
-0.04, thousands of times the network's. Only a proxy's direction matters. Adam turns it by about 8 lr per step in any
+The papers' released code initialises proxies with N(0, 1)/8. It trains them under Adam at a learning rate of 0.02 or
+0.04, thousands of times the network's (those of ProxyNCA at 0.0005). Only a proxy's direction matters. Adam turns it by about 8 lr per step in any
 dimension M, because the norm of such a proxy is sqrt(M)/8.
 """
 

@@ -5,7 +5,8 @@ An image is N(μ, diag σ²). K samples of each image, projected onto the sphere
     p(match) = mean over the K×K sample pairs of sigmoid(−softplus(a)·|z_i − z_j| + b)
 
 and the loss is mean_pos(−log p) + mean_neg(−log(1 − p)) + β·KL(N(μ, σ²) ‖ N(0, I)), with
-KL = ½Σ(σ² + μ² − 1 − log σ²). Symbols: a = `sharpness`, b = `offset` (learnt), β = `kl_weight`, K = `train_samples`.
+KL = ½Σ(σ² + μ² − 1 − log σ²). Symbols: a = `sharpness`, b = `offset` (learnt), β = `kl_weight` (1e-4 in the text and
+for CIFAR10, otherwise 1e-6 in the authors' code), K = `train_samples`.
 Both likelihood terms are computed in log space, log(1 − p) as the mean of sigmoid(−x).
 
 `as_published` repeats the authors' code: |z_i − z_j|² in the sigmoid, the mean of log p over the sample pairs, μ of
