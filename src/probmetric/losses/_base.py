@@ -5,8 +5,8 @@ probabilistic losses read it as a concentration. All arithmetic runs outside aut
 loss was moved to float64), because exponentials of scaled cosines and Bessel functions do not survive bfloat16.
 
 The papers' released code initialises proxies with N(0, 1)/8. It trains them under Adam at a learning rate of 0.02 or
-0.04, thousands of times the network's (those of ProxyNCA at 0.0005). Only a proxy's direction matters. Adam turns it by about 8 lr per step in any
-dimension M, because the norm of such a proxy is sqrt(M)/8.
+0.04, thousands of times the network's (those of ProxyNCA at 0.0005). Only a proxy's direction matters. Adam turns it by
+about 8 lr per step in any dimension M, because the norm of such a proxy is sqrt(M)/8.
 """
 
 from __future__ import annotations

@@ -183,6 +183,8 @@ def _tile(
         energy, matrix = energy * acting, matrix * acting
     else:
         i, j = acting.nonzero(as_tuple=True)
+        if len(i) == 0:
+            return inner.new_zeros(())
         energy, force = _evaluate(field, inner[i, j], same[i, j])
         moving = force != 0
         matrix = torch.sparse_coo_tensor(

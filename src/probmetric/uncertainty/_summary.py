@@ -63,6 +63,8 @@ class Summarised(Uncertainty):
                 classify = None
             else:
                 probabilities = predicted.clone() if probabilities is None else probabilities.add_(predicted)
+        if count < 2:
+            raise ValueError(f"samples is {count}; at least 2 are needed to estimate a spread.")
         direction, length = polar(reference + mean)
         dim, length = mean.shape[-1], length.clamp_min(torch.finfo(mean.dtype).eps)
         spread = squares.sum(-1) / count
