@@ -124,6 +124,13 @@ def test_vmf_warm_start_sets_the_scale_of_the_embeddings(fidelity: str, excess: 
     assert "alpha" in loss.state_dict()
 
 
+def test_vmf_warm_start_takes_embeddings_of_nearly_no_length() -> None:
+    """A_2(kappa*) = 0.4 at kappa* = 0.87, which is above the largest float32 in units of 1e-39."""
+    loss = create_loss("vmf", num_classes=2, dim=2)
+    loss.warm_start(torch.tensor([[1e-39, 0.0]]), torch.zeros(1, dtype=torch.long))
+    assert loss.alpha.item() == torch.finfo(torch.float32).max
+
+
 def sphere(polar: int = 60, azimuth: int = 80) -> tuple[Tensor, Tensor]:
     """Quadrature points (K, 3) and weights (K,) on the unit sphere."""
     cosine, weight = np.polynomial.legendre.leggauss(polar)

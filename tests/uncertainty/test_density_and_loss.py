@@ -85,5 +85,13 @@ def test_predicted_loss_is_larger_where_the_classifier_is_wrong(data):
 
 def test_a_loss_without_classes_is_refused(data):
     rows, labels, _ = data
-    with pytest.raises(ValueError, match="Contrastive defines no class probabilities; loss_prediction needs"):
+    with pytest.raises(ValueError, match=r"Contrastive, which defines no class probabilities; .*loss_prediction need"):
         bound(create_uncertainty("loss_prediction"), rows, labels, create_loss("contrastive", num_classes=4, dim=WIDTH))
+
+
+@pytest.mark.parametrize("label", [-1, 4])
+def test_a_label_beyond_the_classifier_is_named(label):
+    loss = create_loss("cosine", num_classes=4, dim=WIDTH)
+    low, high = min(label, 0), max(label, 0)
+    with pytest.raises(ValueError, match=rf"training labels span {low}..{high}, the classifier knows 0..3; create"):
+        bound(create_uncertainty("loss_prediction"), torch.ones(2, WIDTH), torch.tensor([0, label]), loss)

@@ -36,7 +36,7 @@ def test_pair_loss_by_hand():
             v = math.exp(log_variance[i, d]) + math.exp(log_variance[j, d])
             terms.append(float(means[i, d] - means[j, d]) ** 2 / v + math.log(v))
         expected += w * sum(terms) / 2 / 4
-    assert float(pair_loss(means, log_variance, pairs, weights)) == pytest.approx(expected, rel=1e-6)
+    assert float(pair_loss(log_variance, means, pairs, weights)) == pytest.approx(expected, rel=1e-6)
 
 
 def test_pfe_leaves_every_encoder_tensor_and_its_batchnorm_alone():
@@ -69,7 +69,7 @@ def test_pfe_starts_at_the_best_constant_variance():
     start = constant_log_variance([(means, pairs[:2], weights[:2]), (means, pairs[2:], weights[2:])])
 
     def loss(log_variance: torch.Tensor) -> float:
-        return float(pair_loss(means, log_variance.expand(6, 5), pairs, weights))
+        return float(pair_loss(log_variance.expand(6, 5), means, pairs, weights))
 
     assert loss(start) < min(loss(start - 0.05), loss(start + 0.05))
 

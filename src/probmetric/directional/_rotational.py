@@ -20,7 +20,6 @@ over the width where it is not negligible, in float64 (relative error about 1e-6
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,7 +34,8 @@ from torch.distributions import Distribution, constraints
 
 from .normalizer import check_tensors, full_precision
 
-_QUADRATURE_NODES = 20
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
+_QUADRATURE = (_NODES + 1) / 2, _WEIGHTS / 2  # on [0, 1]
 _WIDTHS = 9.0
 _PROJECT_TWICE_BELOW = 32
 
@@ -213,12 +213,6 @@ class _Reparameterise(Function):
         return grad * slope.to(grad.dtype), None, None, None
 
 
-@functools.lru_cache(maxsize=1)
-def _gauss_legendre() -> tuple[np.ndarray, np.ndarray]:
-    nodes, weights = np.polynomial.legendre.leggauss(_QUADRATURE_NODES)
-    return (nodes + 1) / 2, weights / 2
-
-
 def gap_derivative(gap: Tensor, kappa: Tensor, dim: int, marginal: Marginal) -> Tensor:
     """Return d gap / d kappa (...) for `gap` = 1 - w (...) drawn from exp(kappa T(theta)) sin^{M-2}(theta).
 
@@ -229,7 +223,7 @@ def gap_derivative(gap: Tensor, kappa: Tensor, dim: int, marginal: Marginal) -> 
     width = _WIDTHS * marginal.curvature(theta).clamp_min(1e-12).rsqrt()
     room = torch.where(before, theta, math.pi - theta)
     reach = torch.where(before, -1.0, 1.0) * torch.minimum(room, width)
-    nodes, weights = (torch.as_tensor(a, dtype=gap.dtype, device=gap.device) for a in _gauss_legendre())
+    nodes, weights = (torch.as_tensor(part, dtype=gap.dtype, device=gap.device) for part in _QUADRATURE)
     offset = reach.unsqueeze(-1) * nodes
     angle = theta.unsqueeze(-1) + offset
     ratio = torch.cos(offset) + torch.sin(offset) / torch.tan(theta).unsqueeze(-1)

@@ -4,9 +4,9 @@ A loss receives the encoder's raw output and decides itself what a norm means: p
 probabilistic losses read it as a concentration. All arithmetic runs outside autocast in float32 (float64 if the
 loss was moved to float64), because exponentials of scaled cosines and Bessel functions do not survive bfloat16.
 
-The papers' released code initialises proxies with N(0, 1)/8. It trains them under Adam at a learning rate of 0.01 to
-0.04, thousands of times the network's. Only a proxy's direction matters. Adam turns it by about 8 lr per step in any
-dimension M, because the norm of such a proxy is sqrt(M)/8.
+The papers' released code initialises proxies with N(0, 1)/8. It trains them under Adam at a learning rate of 0.02 or
+0.04, thousands of times the network's (those of ProxyNCA at 0.0005). Only a proxy's direction matters. Adam turns it by
+about 8 lr per step in any dimension M, because the norm of such a proxy is sqrt(M)/8.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from probmetric.directional import VonMisesFisher, concentration_from_resultant
 from probmetric.errors import ProbMetricError
 from probmetric.losses import REGISTRY
+from probmetric.losses._released_vmf import released_samples
 from probmetric.registry import Flag, OptionValueError, Range
 
 ChordLength = Annotated[float, Range(above=0, below=2)]
@@ -51,8 +53,6 @@ class Loss(nn.Module):
     """Whether `probabilities` gives class probabilities; planning reads this where a method needs them."""
     least_dim: ClassVar[int] = 1
     """Smallest number of dimensions of the embeddings."""
-    wants_groups: int = 1
-    """Images per class a batch should hold."""
     wants_warm_start: bool = False
     """Whether `warm_start` should be called once before training."""
     wants_features: bool = False
@@ -145,13 +145,12 @@ class Loss(nn.Module):
         parameters = list(self.parameters())
         return [{"params": parameters, "lr_multiplier": 1.0, "weight_decay": 0.0}] if parameters else []
 
-    def warm_start(self, embeddings: Tensor, labels: Tensor) -> float | None:
+    def warm_start(self, embeddings: Tensor, labels: Tensor) -> None:
         """Initialise from the training set's `embeddings` (N, M) and `labels` (N,), once, before training.
 
         The network makes these embeddings in training mode: trainable batch normalisation uses its batches' statistics.
         In evaluation mode it would use running statistics, which an untrained network has not measured yet.
         """
-        return None
 
     def set_epoch(self, epoch: int) -> None:
         """Tell the loss which epoch (from 0) begins."""
@@ -250,7 +249,7 @@ class WrappingLoss(Loss):
     def __init__(self, inner: Loss) -> None:
         super().__init__(num_classes=inner.num_classes, dim=inner.dim)
         self.inner = inner
-        self.wants_groups, self.wants_warm_start = inner.wants_groups, inner.wants_warm_start
+        self.wants_warm_start = inner.wants_warm_start
 
     def logits(self, embeddings: Tensor) -> Tensor | None:
         """Return class logits (B, C) of the inner loss."""
@@ -274,9 +273,9 @@ class WrappingLoss(Loss):
         extra = [{"params": parameters, "lr_multiplier": 1.0, "weight_decay": 0.0}] if parameters else []
         return self.inner.optimizer_groups() + extra
 
-    def warm_start(self, embeddings: Tensor, labels: Tensor) -> float | None:
+    def warm_start(self, embeddings: Tensor, labels: Tensor) -> None:
         """Warm-start the inner loss."""
-        return self.inner.warm_start(embeddings, labels)
+        self.inner.warm_start(embeddings, labels)
 
     def set_epoch(self, epoch: int) -> None:
         """Tell the inner loss which epoch begins."""
@@ -307,6 +306,18 @@ def bounded(vectors: Tensor) -> Tensor:
     return vectors / (vectors.detach().abs().amax(dim=-1, keepdim=True) / LARGEST_ENTRY).clamp_min(1.0)
 
 
+def start_concentration(resultant: float, dim: int) -> float:
+    """Return the concentration kappa at which A_M(kappa) is `resultant`."""
+    return float(concentration_from_resultant(torch.tensor(resultant, dtype=torch.float64), dim))
+
+
+def vmf_draws(nu: Tensor, kappa: Tensor, count: int, generator: torch.Generator | None, *, published: bool) -> Tensor:
+    """Draw (count, B, M) from vMFs around `nu` (B, M) of concentrations `kappa` (B,), if `published` as released."""
+    if published:
+        return released_samples(unit(nu), kappa, count, generator)
+    return VonMisesFisher(unit(nu), kappa, validate_args=False).rsample((count,), generator=generator)
+
+
 def cosine_similarities(embeddings: Tensor, proxies: Tensor) -> Tensor:
     """Return the cosines (B, P) of every row of `embeddings` (B, M) with every row of `proxies` (P, M).
 
@@ -315,10 +326,10 @@ def cosine_similarities(embeddings: Tensor, proxies: Tensor) -> Tensor:
     return (unit(embeddings) @ proxies.T) * inverse_norm(proxies).T
 
 
-def pairwise_distances(embeddings: Tensor) -> Tensor:
-    """Return distances (B, B) of the unit vectors of `embeddings` (B, M); 0, without gradient, for equal vectors."""
+def squared_distances(embeddings: Tensor) -> Tensor:
+    """Return squared distances (B, B) of the unit vectors of `embeddings` (B, M)."""
     directions = unit(embeddings)
-    return safe_sqrt((2.0 - 2.0 * directions @ directions.T).clamp_min(0.0))
+    return (2.0 - 2.0 * directions @ directions.T).clamp_min(0.0)
 
 
 def pairs_of(labels: Tensor) -> tuple[Tensor, Tensor]:

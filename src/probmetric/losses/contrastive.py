@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from probmetric.losses import register
-from probmetric.losses._base import Loss, pairs_of, pairwise_distances
+from probmetric.losses._base import Loss, pairs_of, safe_sqrt, squared_distances
 from probmetric.registry import Positive
 
 Mining = Literal["all", "hard", "semihard", "easy"]
@@ -36,8 +36,6 @@ Mining = Literal["all", "hard", "semihard", "easy"]
 @register
 class Contrastive(Loss):
     """Contrastive loss; `margin` bounds repulsion, `mining` selects the triplets whose pairs count."""
-
-    wants_groups = 2
 
     def __init__(
         self,
@@ -53,7 +51,7 @@ class Contrastive(Loss):
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return the mean of the attracting terms plus mean of the repelling terms."""
-        distance = pairwise_distances(embeddings)
+        distance = safe_sqrt(squared_distances(embeddings))
         counts = pairs_of(labels)
         if self.mining != "none":
             counts = triplets_of_pairs(distance.detach(), *counts, margin=self.margin, mining=self.mining)

@@ -26,12 +26,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
-from probmetric.directional import VonMisesFisher
 from probmetric.directional.normalizer import log_normalizer_of_square
 from probmetric.losses import create_loss, register
-from probmetric.losses._base import SCALED, WITH_MARGIN, Loss, options_of, unit
+from probmetric.losses._base import SCALED, WITH_MARGIN, Loss, options_of, vmf_draws
 from probmetric.losses._nivmf import nivmf_log_likelihoods, unstretched_log_densities
-from probmetric.losses._released_vmf import quadratic_log_normalizer, released_samples
+from probmetric.losses._released_vmf import quadratic_log_normalizer
 from probmetric.losses.sample_proxy import Released, SampleProxyLoss, by_fidelity, some_rows
 from probmetric.registry import NotNegative, Positive, StepCount, When
 
@@ -117,10 +116,7 @@ class ELNivMF(SampleProxyLoss):
         """Return draws (N, B, M) from the images' distributions."""
         nu = self.natural_parameters(embeddings)
         length = torch.linalg.vector_norm(nu, dim=1)
-        if self.published:
-            return released_samples(unit(nu), length, self.samples, generator)
-        source = VonMisesFisher(unit(nu), length, validate_args=False)
-        return source.rsample((self.samples,), generator=generator)
+        return vmf_draws(nu, length, self.samples, generator, published=self.published)
 
     def _log_mean_density(self, draws: Tensor) -> Tensor:
         logs = self.log_concentrations()

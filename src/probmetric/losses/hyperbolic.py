@@ -4,7 +4,7 @@ With curvature c, the embedding is moved onto the ball, x = project(exp_0(z)),
 
     exp_0(z) = tanh(sqrt(c) |z|) z / (sqrt(c) |z|)            project: |x| <= (1 - 1e-3) / sqrt(c)
 
-and class j has a point p_j = exp_0(point_j) and a normal a_j = normal_j (1 - c |p_j|^2). Its logit is
+and class j has a point p_j = project(exp_0(point_j)) and a normal a_j = normal_j (1 - c |p_j|^2). Its logit is
 
     (lambda_j |a_j| / sqrt(c)) arsinh( 2 sqrt(c) <w, a_j> / (|a_j| (1 - c |w|^2)) ),
     w = (-p_j) (+) x  (Moebius sum),    lambda_j = 2 / (1 - c |p_j|^2)

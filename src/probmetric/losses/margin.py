@@ -27,15 +27,13 @@ import torch
 from torch import Tensor, nn
 
 from probmetric.losses import register
-from probmetric.losses._base import ChordLength, Loss, pairs_of, unit
+from probmetric.losses._base import ChordLength, Loss, pairs_of, squared_distances
 from probmetric.registry import LearningRate, Positive, Range
 
 
 @register
 class Margin(Loss):
     """Margin loss; `beta` is the initial boundary between positives and negatives."""
-
-    wants_groups = 2
 
     def __init__(
         self,
@@ -59,8 +57,7 @@ class Margin(Loss):
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return the sum of the hinges divided by the number of hinges above zero."""
-        directions = unit(embeddings)
-        distance = ((2.0 - 2.0 * directions @ directions.T).clamp_min(0.0) + 1e-8).sqrt()
+        distance = (squared_distances(embeddings) + 1e-8).sqrt()
         positive, negative = pairs_of(labels)
         partner = torch.multinomial(_drawable(positive.to(distance.dtype)), 1, generator=generator)
         rival = negative & (distance.detach() < self.upper_cutoff)

@@ -31,8 +31,6 @@ from probmetric.registry import Positive
 class MultiSimilarity(Loss):
     """MultiSimilarity loss over all pairs of the batch, or over the mined ones."""
 
-    wants_groups = 2
-
     def __init__(
         self,
         *,

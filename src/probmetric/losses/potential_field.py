@@ -17,7 +17,7 @@ There is no official code. This loss follows the text, with these choices where 
   constants psi_rep(delta_rep) and the points' energies with themselves, and multiplies by delta_att^alpha / B: a pair
   attracted into contact has energy -1 per image of the batch. `energy="eq6"` is U itself. Both have the same minimiser.
   Under Adam they differ only through its epsilon and weight decay, under SGD by the scale of the learning rate.
-* Embeddings of one class must meet in a batch; `wants_groups` asks for two images per class.
+* Embeddings of one class must meet in a batch, so take a sampler that draws two or more images of a class.
 
 Proxies start from N(0, 1)/8. They learn at 0.01 (100 times the network's rate in the paper's table 8), without decay.
 
@@ -55,8 +55,6 @@ class FieldLoss(ProxyLoss):
 
     A subclass defines both potentials, `attraction` and `repulsion`, as functions of squared distances s (...).
     """
-
-    wants_groups = 2
 
     def __init__(
         self,

@@ -52,11 +52,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from probmetric.directional import concentration_from_resultant, kl, product_kernel
+from probmetric.directional import kl, product_kernel
 from probmetric.directional.nonisotropic import Normalizer
 from probmetric.directional.normalizer import log_normalizer_of_square
 from probmetric.losses import register
-from probmetric.losses._base import Loss, bounded, class_means, cosine_similarities, unit
+from probmetric.losses._base import Loss, bounded, class_means, cosine_similarities, start_concentration, unit
 from probmetric.losses._nivmf import nivmf_log_likelihoods
 from probmetric.losses._released_vmf import quadratic_log_normalizer
 from probmetric.registry import LearningRate, NotNegative, OpenShare, Range, When
@@ -132,15 +132,13 @@ class SampleProxyLoss(Loss):
             per_dimension: whether a proxy has a concentration per dimension, (C, M), or one, (C,).
         """
         temperature = self.first_temperature or released.temperature
-        for name, rate, value in (
-            ("temperature", released.temperature_lr, temperature),
-            ("concentration", released.concentration_lr, concentration),
+        for name, value, released_rate in (
+            ("temperature", temperature, released.temperature_lr),
+            ("concentration", concentration, released.concentration_lr),
         ):
-            self.rates[name] = self.rates[name] or (rate / value if self.published else STEP)
+            step = self.rates[name]
+            self.rates[name] = (step * value or released_rate) if self.published else (step or STEP)
         self.initial = concentration
-        if self.published:
-            self.rates["concentration"] *= concentration
-            self.rates["temperature"] *= temperature
         shape = (self.num_classes, self.dim) if per_dimension else (self.num_classes,)
         stored = (lambda value: value) if self.published else math.log
         spread = concentration * math.sqrt(2 / (self.num_classes + self.dim))
@@ -220,11 +218,6 @@ class SampleProxyLoss(Loss):
         with torch.no_grad():
             temperature, concentration = 1 / self.inverse_temperature(), self.concentrations().mean()
             return {"temperature": float(temperature), "proxy_concentration": float(concentration)}
-
-
-def start_concentration(resultant: float, dim: int) -> float:
-    """Return the concentration kappa at which A_M(kappa) is `resultant`."""
-    return float(concentration_from_resultant(torch.tensor(resultant, dtype=torch.float64), dim))
 
 
 def some_rows(count: int, *columns: Tensor) -> tuple[Tensor, ...]:

@@ -32,7 +32,6 @@ class ThresholdConsistent(WrappingLoss):
 
     has_proxies: ClassVar[Flag] = {"base": ["proxy_anchor", "proxy_nca_pp", "soft_triple"]}
     is_classifier: ClassVar[Flag] = {"base": ["proxy_nca_pp", "soft_triple", "cosine", "arcface"]}
-    wants_groups = 2
 
     def __init__(
         self,
@@ -51,7 +50,6 @@ class ThresholdConsistent(WrappingLoss):
     ) -> None:
         options = options_of(base, {"scale": base_scale, "margin": base_margin})
         super().__init__(create_loss(base, num_classes=num_classes, dim=dim, **options))
-        self.wants_groups = 2
         self.positive_margin, self.negative_margin = positive_margin, negative_margin
         self.positive_weight, self.negative_weight = positive_weight, negative_weight
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from probmetric.losses import register
-from probmetric.losses._base import Loss, pairs_of, unit
+from probmetric.losses._base import Loss, pairs_of, squared_distances
 from probmetric.registry import Positive
 
 
@@ -20,16 +20,13 @@ from probmetric.registry import Positive
 class Triplet(Loss):
     """Semi-hard triplet loss on squared distances."""
 
-    wants_groups = 2
-
     def __init__(self, *, num_classes: int, dim: int, margin: Positive = 0.2) -> None:
         super().__init__(num_classes=num_classes, dim=dim)
         self.margin = margin
 
     def compute(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return the mean hinge over the positive pairs whose anchor has a negative; zero without any."""
-        directions = unit(embeddings)
-        squared = (2.0 - 2.0 * directions @ directions.T).clamp_min(0.0)
+        squared = squared_distances(embeddings)
         positive, negative = pairs_of(labels)
         pairs = positive & negative.any(dim=1)[:, None]
         values = squared.detach()

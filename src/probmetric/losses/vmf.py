@@ -33,11 +33,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from probmetric.directional import VonMisesFisher, concentration_from_resultant
 from probmetric.directional.normalizer import log_normalizer_of_square, scaled_ratio_of_square
 from probmetric.losses import register
-from probmetric.losses._base import WeightedLoss, bounded, unit
-from probmetric.losses._released_vmf import bounds_log_normalizer, bounds_scaled_ratio, released_samples
+from probmetric.losses._base import WeightedLoss, bounded, start_concentration, vmf_draws
+from probmetric.losses._released_vmf import bounds_log_normalizer, bounds_scaled_ratio
 from probmetric.registry import LearningRate, NotNegative, OpenShare, Positive, StepCount
 
 
@@ -64,17 +63,12 @@ class VMF(WeightedLoss):
     ) -> None:
         super().__init__(num_classes=num_classes, dim=dim)
         self.samples, self.scale_lr, self.published = samples, scale_lr, fidelity == "as_published"
-        self.target = self._target(resultant)
+        released = resultant * (dim - 1) / (1 - resultant**2)
+        self.target = released if self.published else start_concentration(resultant, dim)  # kappa*
         self.weight_lr_multiplier = weight_lr_multiplier or (1.0 if self.published else math.sqrt(3) * self.target)
         self.weight = nn.Parameter(self.target / math.sqrt(dim) * torch.randn(num_classes, dim))
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale)), requires_grad=learn_scale)
         self.register_buffer("alpha", torch.tensor(1.0))
-
-    def _target(self, resultant: float) -> float:
-        """Return kappa*, the mean concentration at the start."""
-        if self.published:
-            return resultant * (self.dim - 1) / (1 - resultant**2)
-        return float(concentration_from_resultant(torch.tensor(resultant, dtype=torch.float64), self.dim))
 
     @torch.no_grad()
     def warm_start(self, embeddings: Tensor, labels: Tensor) -> None:
@@ -82,7 +76,7 @@ class VMF(WeightedLoss):
         wide = embeddings.double()
         size = math.sqrt(self.dim) * wide.abs().mean() if self.published else wide.norm(dim=1).mean()
         if size > 0:
-            self.alpha.fill_(float(self.target / size))
+            self.alpha.fill_(float((self.target / size).clamp_max(torch.finfo(self.alpha.dtype).max)))
 
     def natural_parameters(self, embeddings: Tensor) -> Tensor:
         """Return alpha f(x) (B, M) of embeddings f(x) (B, M)."""
@@ -95,23 +89,19 @@ class VMF(WeightedLoss):
         draws = self._draw(nu, square_z, generator)
         along = draws.flatten(0, 1)
         joint = torch.addmm(square_w + beta**2, along, (2 * beta * self.weight).T).clamp_min(0)  # |w~_j + beta z_s|^2
-        log_c = self._log_normalizer
-        ratio = functools.partial(bounds_scaled_ratio if self.published else scaled_ratio_of_square, dim=self.dim)
-        partition = (log_c(square_w) - log_c(joint)).logsumexp(dim=1).unflatten(0, draws.shape[:2]).mean(dim=0)
+        log_c, ratio = bounds_log_normalizer, bounds_scaled_ratio
+        if not self.published:
+            log_c, ratio = functools.partial(log_normalizer_of_square, constant=False), scaled_ratio_of_square
+        log_parts = log_c(square_w, self.dim) - log_c(joint, self.dim)
+        partition = log_parts.logsumexp(dim=1).unflatten(0, draws.shape[:2]).mean(dim=0)
         agreement = (nu * self.weight[labels]).sum(dim=1)
-        return (partition - beta * ratio(square_z) * ratio(square_w)[labels] * agreement).mean()
+        ratio_z, ratio_w = ratio(square_z, self.dim), ratio(square_w, self.dim)
+        return (partition - beta * ratio_z * ratio_w[labels] * agreement).mean()
 
     def _draw(self, nu: Tensor, square: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return draws (S, rows, M) around the rows of `nu` (rows, M), whose squared norms are `square` (rows,)."""
         length = torch.where(square > 0, square.clamp_min(torch.finfo(square.dtype).tiny).sqrt(), 0.0)
-        if self.published:
-            return released_samples(unit(nu), length, self.samples, generator)
-        return VonMisesFisher(unit(nu), length, validate_args=False).rsample((self.samples,), generator=generator)
-
-    def _log_normalizer(self, square: Tensor) -> Tensor:
-        if self.published:
-            return bounds_log_normalizer(square, self.dim)
-        return log_normalizer_of_square(square, self.dim, constant=False)
+        return vmf_draws(nu, length, self.samples, generator, published=self.published)
 
     @torch.no_grad()
     def probabilities(self, embeddings: Tensor, *, generator: torch.Generator | None = None) -> Tensor:

@@ -67,6 +67,14 @@ def trained_objective(uncertainty: Any, encoder: Any) -> Any:
     return objective
 
 
+def fitted(uncertainty: Any, encoder: Any, loss: Any) -> Any:
+    """Return the posterior of small batches, or None for an uncertainty that fits nothing."""
+    if not uncertainty.fits:
+        return None
+    generator, validation = torch.Generator().manual_seed(0), tiny_batches(1)
+    return uncertainty.fit(encoder, tiny_batches(), loss=loss, generator=generator, validation=validation)
+
+
 class UncertaintyContract(Contract):
     """Tests of the registered uncertainty `name`, created with `options`, on a small encoder."""
 
@@ -79,13 +87,7 @@ class UncertaintyContract(Contract):
         members: list[Any] = [TinyEncoder(seed=seed) for seed in range(uncertainty.members)]
         encoder: Any = EncoderEnsemble(members) if len(members) > 1 else members[0]
         loss = trained_objective(uncertainty, encoder)
-        posterior = None
-        if uncertainty.fits:
-            generator = torch.Generator().manual_seed(0)
-            posterior = uncertainty.fit(
-                encoder, tiny_batches(), loss=loss, generator=generator, validation=tiny_batches(1)
-            )
-        return encoder, uncertainty, {"posterior": posterior, "loss": loss}
+        return encoder, uncertainty, {"posterior": fitted(uncertainty, encoder, loss), "loss": loss}
 
     def test_embedding_is_a_directional_distribution(self) -> None:
         """Check for unit means and one doubt per image, all finite float32."""
@@ -137,11 +139,7 @@ class UncertaintyContract(Contract):
             return
         encoder: Any = TinyEncoder()
         loss = create_loss("contrastive", num_classes=4, dim=4)
-        posterior = None
-        if uncertainty.fits:
-            generator = torch.Generator().manual_seed(0)
-            batches, validation = tiny_batches(), tiny_batches(1)
-            posterior = uncertainty.fit(encoder, batches, loss=loss, generator=generator, validation=validation)
+        posterior = fitted(uncertainty, encoder, loss)
         batch = uncertainty.bind(encoder, loss=loss, posterior=posterior, seed=0)(tiny_batches(1)[0][0])
         assert batch.probabilities is None
 

@@ -15,14 +15,15 @@ only difference is that the trainer calls `from_features`, because `wants_featur
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from probmetric.errors import ProbMetricError
+from probmetric.lazy import uncompiled
 from probmetric.losses import Loss
 from probmetric.losses._base import WrappingLoss
 from probmetric.metrics.arrays import UNIT_TOLERANCE
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 Batches = Iterable[tuple[Tensor, Tensor]]
 Posterior = dict[str, Tensor]
+Network = TypeVar("Network", bound=nn.Module)
 
 _ROWS = 1024
 LEAST_SURE = 1 / torch.finfo(torch.float32).eps
@@ -392,6 +394,35 @@ def linear_head(encoder: Encoder) -> nn.Linear:
             "the last-layer Laplace approximation needs a torch.nn.Linear."
         )
     return head
+
+
+def embedded(encoder: Encoder, features: Tensor) -> Tensor:
+    """Return raw embeddings (B, M) of features (B, D): the features themselves for an encoder without a head."""
+    return features if encoder.head is None else encoder.head(features)
+
+
+def trained(
+    network: Callable[[], Network],
+    loss: Callable[..., Tensor],
+    batches: Sequence[tuple[Tensor, ...]],  # features (B, D) and what the loss compares the output with
+    fitting: Fitting,
+    *,
+    epochs: int,
+    learning_rate: float,
+) -> Network:
+    """Make a small network of features and train it by Adam, with the batches shuffled in every epoch."""
+    shuffle = torch.Generator().manual_seed(seed_from(fitting.generator))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(shuffle.initial_seed())
+        made = network().to(fitting.device)
+    optimizer = uncompiled(torch.optim.Adam)(made.parameters(), lr=learning_rate)
+    for _ in range(epochs):
+        for index in torch.randperm(len(batches), generator=shuffle).tolist():
+            features, *targets = batches[index]
+            optimizer.zero_grad()
+            loss(made(features), *targets).backward()
+            optimizer.step()
+    return made
 
 
 def seed_from(generator: torch.Generator) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from probmetric.uncertainty._base import DirectionalBatch, Posterior, Predictor, polar
+from probmetric.uncertainty._base import DirectionalBatch, Posterior, Predictor, embedded, polar
 from probmetric.uncertainty._summary import Sampled, unit_deviation
 
 
@@ -64,7 +64,7 @@ class GaussianHead(Sampled):
         """Return directional distributions of `images` (B, ...)."""
         encoder = predictor.encoder
         features = encoder.features(images)
-        raw = features if encoder.head is None else encoder.head(features)
+        raw = embedded(encoder, features)
         embeddings = self.locate(raw)
         std = (0.5 * stored_head(predictor.posterior, features)(features)).exp()
         noise = image_noise(images, (self.samples, embeddings.shape[1]), predictor.seed).to(embeddings)

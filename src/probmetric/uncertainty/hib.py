@@ -5,7 +5,8 @@ An image is N(μ, diag σ²). K samples of each image, projected onto the sphere
     p(match) = mean over the K×K sample pairs of sigmoid(−softplus(a)·|z_i − z_j| + b)
 
 and the loss is mean_pos(−log p) + mean_neg(−log(1 − p)) + β·KL(N(μ, σ²) ‖ N(0, I)), with
-KL = ½Σ(σ² + μ² − 1 − log σ²). Symbols: a = `sharpness`, b = `offset` (learnt), β = `kl_weight`, K = `train_samples`.
+KL = ½Σ(σ² + μ² − 1 − log σ²). Symbols: a = `sharpness`, b = `offset` (learnt), β = `kl_weight` (1e-4 in the text and
+for CIFAR10, otherwise 1e-6 in the authors' code), K = `train_samples`.
 Both likelihood terms are computed in log space, log(1 − p) as the mean of sigmoid(−x).
 
 `as_published` repeats the authors' code: |z_i − z_j|² in the sigmoid, the mean of log p over the sample pairs, μ of
@@ -49,15 +50,12 @@ _SHARPNESS, _OFFSET = 5.0, 3.0
 class HIBObjective(Objective):
     """Soft contrastive loss between embedding distributions; the run's own loss is not used."""
 
-    def __init__(
-        self, inner: Loss, head: nn.Linear, *, train_samples: int, kl_weight: float, as_published: bool
-    ) -> None:
+    def __init__(self, inner: Loss, head: nn.Linear, settings: HIB) -> None:
         super().__init__(inner)
-        self.wants_groups, self.wants_warm_start = 2, not as_published
-        self.train_samples, self.kl_weight, self.as_published = train_samples, kl_weight, as_published
+        self.settings, self.wants_warm_start = settings, not settings.published
         device = head.weight.device
         self.variance = LogVarianceHead(head.in_features, head.out_features).to(device)
-        sharpness, offset = (1.0, 0.0) if as_published else (math.log(math.expm1(_SHARPNESS)), _OFFSET)
+        sharpness, offset = (1.0, 0.0) if settings.published else (math.log(math.expm1(_SHARPNESS)), _OFFSET)
         self.sharpness = nn.Parameter(torch.tensor(sharpness, device=device))
         self.offset = nn.Parameter(torch.tensor(offset, device=device))
 
@@ -69,21 +67,22 @@ class HIBObjective(Objective):
 
     def from_features(self, features: Tensor, head: nn.Linear, labels: Tensor, *, generator: torch.Generator) -> Tensor:
         """Return the objective of a batch's features (B, D)."""
-        mean = _means(head(features), self.as_published)
+        mean = self.settings.locate(head(features))
         with evaluating(self.variance) if len(features) == 1 else nullcontext():  # one image has no statistics
             log_variance = self.variance(features)
         return self.of_gaussians(mean, log_variance, labels, generator=generator)
 
     def of_gaussians(self, mean: Tensor, log_variance: Tensor, labels: Tensor, *, generator: torch.Generator) -> Tensor:
         """Return the loss of means and log σ² (B, M): match and mismatch terms plus the weighted divergence."""
-        shape = (self.train_samples, *mean.shape)
+        shape = (self.settings.train_samples, *mean.shape)
         noise = torch.randn(shape, generator=generator, device=generator.device).to(mean)
         samples = F.normalize(mean + (0.5 * log_variance).exp() * noise, dim=-1)
         log_match, log_mismatch = self.log_probabilities(samples)
         positive, negative = pairs_of(labels)
         likelihood = _masked_mean(-log_match, positive) + _masked_mean(-log_mismatch, negative)
         divergence = self.divergence(mean, log_variance)
-        return likelihood + self.kl_weight * (divergence.sum() if self.as_published else divergence.mean())
+        total = divergence.sum() if self.settings.published else divergence.mean()
+        return likelihood + self.settings.kl_weight * total
 
     def probabilities(self, embeddings: Tensor, *, generator: torch.Generator | None = None) -> Tensor | None:
         """Return None: the run's own loss is not trained, so its classifier has learnt nothing."""
@@ -98,7 +97,7 @@ class HIBObjective(Objective):
         count, size, dim = samples.shape
         flat = samples.reshape(count * size, dim)
         distance = torch.cdist(flat, flat).reshape(count, size, count, size).permute(1, 3, 0, 2).flatten(2)
-        if self.as_published:
+        if self.settings.published:
             logit = self.offset - F.softplus(self.sharpness) * distance.square()
             return F.logsigmoid(logit).mean(2), F.logsigmoid(-logit).mean(2)
         logit = self.offset - F.softplus(self.sharpness) * distance
@@ -109,16 +108,11 @@ class HIBObjective(Objective):
     def divergence(self, mean: Tensor, log_variance: Tensor) -> Tensor:
         """Return the divergence (B,) from the standard normal, of means and log variances (B, M)."""
         variance = log_variance.exp()
-        if self.as_published:
+        if self.settings.published:
             terms = -((variance.sqrt() + _EPS).log() + (1 + mean.square()) / (variance + _EPS))
         else:
             terms = variance + mean.square() - 1 - log_variance
         return 0.5 * terms.sum(-1)
-
-
-def _means(embeddings: Tensor, as_published: bool) -> Tensor:
-    """Return the Gaussian means μ (B, M) of raw embeddings (B, M)."""
-    return polar(embeddings)[0] if as_published else embeddings
 
 
 def _masked_mean(values: Tensor, mask: Tensor) -> Tensor:
@@ -140,21 +134,15 @@ class HIB(GaussianHead):
         **shared: Any,
     ) -> None:
         super().__init__(**shared)
-        self.train_samples, self.kl_weight, self.fidelity = train_samples, kl_weight, fidelity
+        self.train_samples, self.kl_weight, self.published = train_samples, kl_weight, fidelity == "as_published"
 
     def locate(self, embeddings: Tensor) -> Tensor:
         """Return μ: the raw embedding, or as published its direction."""
-        return _means(embeddings, self.fidelity == "as_published")
+        return polar(embeddings)[0] if self.published else embeddings
 
     def objective(self, encoder: Encoder, loss: Loss, *, num_images: int) -> HIBObjective:
         """Return the soft contrastive objective; `loss` is not trained."""
-        return HIBObjective(
-            loss,
-            linear_head(encoder),
-            train_samples=self.train_samples,
-            kl_weight=self.kl_weight,
-            as_published=self.fidelity == "as_published",
-        )
+        return HIBObjective(loss, linear_head(encoder), self)
 
     def fitted(self, fitting: Fitting) -> Posterior:
         """Return the variance head that training learnt; reads no image."""

@@ -8,11 +8,12 @@ h are the encoder's features (D,). The encoder is frozen and in evaluation mode,
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probmetric.lazy import uncompiled
 from probmetric.registry import Count, LearningRate, StepCount
 from probmetric.uncertainty import register
 from probmetric.uncertainty._base import (
@@ -21,11 +22,12 @@ from probmetric.uncertainty._base import (
     Posterior,
     Predictor,
     Uncertainty,
-    class_probabilities,
+    embedded,
     evaluating,
     polar,
-    seed_from,
+    trained,
 )
+from probmetric.uncertainty.softmax import check_classes, class_log_probabilities
 
 
 @register
@@ -41,33 +43,24 @@ class LossPrediction(Uncertainty):
     def fitted(self, fitting: Fitting) -> Posterior:
         """Train the network on the losses of the training images; returns its tensors."""
         batches = _losses(fitting)
-        shuffle = torch.Generator().manual_seed(seed_from(fitting.generator))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(shuffle.initial_seed())
-            network = _network(batches[0][0].shape[1], self.width).to(fitting.device)
-        optimizer = uncompiled(torch.optim.Adam)(network.parameters(), lr=self.learning_rate)
-        for _ in range(self.epochs):
-            for index in torch.randperm(len(batches), generator=shuffle).tolist():
-                features, losses = batches[index]
-                optimizer.zero_grad()
-                F.mse_loss(network(features).squeeze(1), losses).backward()
-                optimizer.step()
+        make = functools.partial(_network, batches[0][0].shape[1], self.width)
+        network = trained(make, F.mse_loss, batches, fitting, epochs=self.epochs, learning_rate=self.learning_rate)
         return {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
 
     def represent(self, images: Tensor, predictor: Predictor) -> DirectionalBatch:
         """Return directional distributions of `images` (B, ...)."""
         encoder, posterior = predictor.encoder, predictor.posterior
         features = encoder.features(images)
-        embeddings = features if encoder.head is None else encoder.head(features)
+        embeddings = embedded(encoder, features)
         with torch.device("meta"):
             network = _network(features.shape[1], len(posterior["0.weight"]))
         network.load_state_dict({name: value.to(features) for name, value in posterior.items()}, assign=True)
-        doubt = network(features).squeeze(1)
-        return DirectionalBatch(polar(embeddings)[0], doubt, probabilities=predictor.probabilities(embeddings))
+        probabilities = predictor.probabilities(embeddings)
+        return DirectionalBatch(polar(embeddings)[0], network(features), probabilities=probabilities)
 
 
 def _network(inputs: int, width: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, 1), nn.Softplus())
+    return nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, 1), nn.Softplus(), nn.Flatten(0))
 
 
 def _losses(fitting: Fitting) -> list[tuple[Tensor, Tensor]]:
@@ -76,13 +69,7 @@ def _losses(fitting: Fitting) -> list[tuple[Tensor, Tensor]]:
     with evaluating(encoder, fitting.loss):
         for images, labels in fitting.batches:
             features = encoder.features(images)
-            embeddings = features if encoder.head is None else encoder.head(features)
-            probabilities = class_probabilities(fitting.loss, embeddings, 0)
-            if probabilities is None:
-                raise ValueError(
-                    f"loss {type(fitting.loss).__name__} defines no class probabilities; loss_prediction needs one "
-                    "that does: pass loss=, for instance cosine, arcface, softmax or vmf."
-                )
-            chosen = probabilities.gather(1, labels.to(device)[:, None]).squeeze(1)
-            made.append((features, -chosen.clamp_min(torch.finfo(chosen.dtype).tiny).log()))
+            log_probabilities = class_log_probabilities(fitting.loss, embedded(encoder, features), 0)
+            check_classes(labels, log_probabilities.shape[1], "training", "create the loss with the number of classes")
+            made.append((features, -log_probabilities.gather(1, labels.to(device)[:, None]).squeeze(1)))
     return made

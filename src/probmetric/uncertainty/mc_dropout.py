@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from probmetric.registry import Share
 from probmetric.uncertainty import register
-from probmetric.uncertainty._base import DirectionalBatch, Objective, Predictor, evaluating, inputs_for, polar
+from probmetric.uncertainty._base import DirectionalBatch, Objective, Predictor, embedded, evaluating, inputs_for, polar
 from probmetric.uncertainty._summary import Sampled
 
 if TYPE_CHECKING:
@@ -82,14 +82,14 @@ class MCDropout(Sampled):
         """Return directional distributions of `images` (B, ...)."""
         encoder = predictor.encoder
         features, is_thinned = encoder.features(images), self._drops(encoder, images)
-        reference, _ = polar(features if encoder.head is None else encoder.head(features))
+        reference, _ = polar(embedded(encoder, features))
 
         def drawn(draw: int) -> tuple[Tensor, Tensor]:
             seed = (predictor.seed * 1_000_003 + draw) % 2**63
             whole = thinned_features(encoder, images, seed) if is_thinned else features
             keep = torch.rand(whole.shape[1:], generator=torch.Generator().manual_seed(seed)) >= self.rate
             thin = whole * (keep.to(whole) / (1 - self.rate))
-            sample = thin if encoder.head is None else encoder.head(thin)
+            sample = embedded(encoder, thin)
             return polar(sample)[0] - reference, sample
 
         return self.summarise(reference, map(drawn, range(self.samples)), predictor.probabilities)

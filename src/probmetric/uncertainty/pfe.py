@@ -21,10 +21,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from probmetric.lazy import uncompiled
 from probmetric.registry import Count, LearningRate, Positive
 from probmetric.uncertainty import register
-from probmetric.uncertainty._base import Fitting, Posterior, evaluating, polar, seed_from
+from probmetric.uncertainty._base import Fitting, Posterior, embedded, evaluating, polar, trained
 from probmetric.uncertainty._gaussian import GaussianHead, LogVarianceHead
 from probmetric.uncertainty.laplace.curvature import mined_pairs
 
@@ -53,19 +52,13 @@ class PFE(GaussianHead):
     def fitted(self, fitting: Fitting) -> Posterior:
         """Train the variance head on the features of the training batches; returns its tensors."""
         cached = self._features_and_means(fitting)
-        shuffle = torch.Generator().manual_seed(seed_from(fitting.generator))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(shuffle.initial_seed())
-            head = LogVarianceHead(cached[0][0].shape[1], cached[0][1].shape[1]).to(fitting.device)
-        with torch.no_grad():
-            head.shift.copy_(constant_log_variance([batch[1:] for batch in cached]))
-        optimizer = uncompiled(torch.optim.Adam)(head.parameters(), lr=self.learning_rate)
-        for _ in range(self.epochs):
-            for index in torch.randperm(len(cached), generator=shuffle).tolist():
-                features, means, pairs, weights = cached[index]
-                optimizer.zero_grad()
-                pair_loss(means, head(features), pairs, weights).backward()
-                optimizer.step()
+
+        def network() -> LogVarianceHead:
+            head = LogVarianceHead(cached[0][0].shape[1], cached[0][1].shape[1])
+            head.shift.data.copy_(constant_log_variance([batch[1:] for batch in cached]))
+            return head
+
+        head = trained(network, pair_loss, cached, fitting, epochs=self.epochs, learning_rate=self.learning_rate)
         return head.tensors()
 
     def _features_and_means(self, fitting: Fitting) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
@@ -74,7 +67,7 @@ class PFE(GaussianHead):
         with evaluating(encoder):
             for images, labels in fitting.batches:
                 features = encoder.features(images)
-                means = self.locate(features if encoder.head is None else encoder.head(features))
+                means = self.locate(embedded(encoder, features))
                 counts, _ = mined_pairs(means, labels.to(device), margin=self.margin, triplets=self.triplets)
                 if bool((counts > 0).any()):
                     cached.append((features, means, (counts > 0).nonzero(), counts[counts > 0]))
@@ -94,8 +87,8 @@ def constant_log_variance(batches: Sequence[tuple[Tensor, Tensor, Tensor]]) -> T
     return torch.as_tensor(total / count / 2).clamp_min(torch.finfo(torch.float32).tiny).log()
 
 
-def pair_loss(means: Tensor, log_variance: Tensor, pairs: Tensor, weights: Tensor) -> Tensor:
-    """Return the weighted mean over pairs (P, 2), weights (P,), and dimensions, of means and log σ² (B, M)."""
+def pair_loss(log_variance: Tensor, means: Tensor, pairs: Tensor, weights: Tensor) -> Tensor:
+    """Return the weighted mean over pairs (P, 2), weights (P,), and dimensions, of log σ² and means (B, M)."""
     first, second = pairs.T
     variance = log_variance.exp()
     total = variance[first] + variance[second]

@@ -54,10 +54,18 @@ def class_log_probabilities(loss: Loss | None, embeddings: Tensor, seed: int) ->
     probabilities = class_probabilities(loss, embeddings, seed)
     if probabilities is None:
         raise ValueError(
-            f"loss is {type(loss).__name__}, which defines no class probabilities; softmax and temperature need one "
-            "that does: pass loss=, for instance cosine, arcface, softmax or vmf. Or use norm or laplace."
+            f"loss is {type(loss).__name__}, which defines no class probabilities; softmax, temperature and "
+            "loss_prediction need one that does: pass loss=, for instance cosine, arcface, softmax or vmf. Or use norm "
+            "or laplace."
         )
     return probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()
+
+
+def check_classes(labels: Tensor, classes: int, use: str, remedy: str) -> None:
+    """Raise a ValueError if labels (N,) of the images for `use` are no classes 0..C-1 of the classifier."""
+    low, high = (int(bound) for bound in torch.aminmax(labels))
+    if low < 0 or high >= classes:
+        raise ValueError(f"{use} labels span {low}..{high}, the classifier knows 0..{classes - 1}; {remedy}.")
 
 
 def doubt(probabilities: Tensor, score: Doubt) -> Tensor:

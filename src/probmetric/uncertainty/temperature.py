@@ -23,7 +23,7 @@ from probmetric.uncertainty._base import (
     evaluating,
     seed_from,
 )
-from probmetric.uncertainty.softmax import class_log_probabilities, classified
+from probmetric.uncertainty.softmax import check_classes, class_log_probabilities, classified
 
 
 @register
@@ -50,13 +50,8 @@ class Temperature(Uncertainty):
                 rows.append(class_log_probabilities(loss, embeddings, seed).double().cpu())
                 targets.append(labels.cpu())
         log_probabilities, target = torch.cat(rows), torch.cat(targets)
-        classes = log_probabilities.shape[1]
-        if int(target.min()) < 0 or int(target.max()) >= classes:
-            raise ValueError(
-                f"validation labels span {int(target.min())}..{int(target.max())}, "
-                f"the classifier knows 0..{classes - 1}; "
-                "temperature scaling needs a closed-set split."
-            )
+        remedy = "temperature scaling needs a closed-set split"
+        check_classes(target, log_probabilities.shape[1], "validation", remedy)
         return {"temperature": torch.tensor(fit_temperature(log_probabilities.numpy(), target.numpy()))}
 
     def describe(self, rows: Tensor, predictor: Predictor) -> DirectionalBatch:

@@ -55,7 +55,7 @@ RECORDED = 512
 class LastLayerPosterior(Sampled):
     """Gaussian posterior over the last layer, sampled into directional distributions.
 
-    Subclasses define how it is fitted, and have the option `prior`.
+    Subclasses define `layer_curvature`, and have the option `prior`.
     """
 
     fits = True
@@ -81,9 +81,25 @@ class LastLayerPosterior(Sampled):
         self.rule = CurvatureRule(geometry, approximation, fidelity, pairs, triplets, margin, negative_weight)
         self.prior_precision, self.noise = prior_precision, noise
 
-    def _require_validation(self, fitting: Fitting) -> None:
+    def layer_curvature(self, fitting: Fitting, batches: Iterator[Batch]) -> Posterior:
+        """Return the curvature of the last layer, and its basis if it has one, as a posterior's tensors."""
+        raise NotImplementedError
+
+    def fitted(self, fitting: Fitting) -> Posterior:
+        """Return the curvature, the prior precision and the record, as a posterior's tensors.
+
+        Only `prior="validation"` needs validation batches.
+        """
         if self.prior == "validation" and fitting.validation is None:
             raise ValueError("prior is 'validation' but fit got no validation batches; pass validation=.")
+        head, kept = linear_head(fitting.encoder), list[Tensor]()
+        with evaluating(fitting.encoder):
+            batches = self._layer_batches(fitting, kept)
+            posterior = self.layer_curvature(fitting, batches)
+            for _ in batches:  # left where the curvature was learnt in training
+                if sum(map(len, kept)) >= RECORDED:
+                    break
+            return self._finished(fitting, head, posterior, kept)
 
     def _layer_batches(self, fitting: Fitting, kept: list[Tensor]) -> Iterator[Batch]:
         """Yield inputs and outputs of the last layer, and labels; put the first features into `kept` for the record."""
@@ -97,38 +113,37 @@ class LastLayerPosterior(Sampled):
     def _finished(self, fitting: Fitting, head: nn.Linear, posterior: Posterior, kept: list[Tensor]) -> Posterior:
         """Return the posterior, or its isotropic control, with its prior precision and its record."""
         seed = seed_from(fitting.generator)
-        self._set_prior(fitting, head, posterior, seed)
+        precision = self._precision(fitting, head, posterior, seed)
+        posterior["prior_precision"] = torch.tensor(precision, dtype=torch.float64)
         if self.noise == "isotropic":
             posterior = flattened(posterior)
         features = torch.cat(kept)[:RECORDED] if kept else None
         return posterior | record(head, posterior, features, samples=self.samples, seed=seed)
 
-    def _set_prior(self, fitting: Fitting, head: nn.Linear, posterior: Posterior, seed: int) -> None:
-        """Add the prior precision: `prior_precision`, or that of the highest evidence, or the best in validation."""
-        posterior["prior_precision"] = torch.tensor(self.prior_precision, dtype=torch.float64)
+    def _precision(self, fitting: Fitting, head: nn.Linear, posterior: Posterior, seed: int) -> float:
+        """Return the prior precision: `prior_precision`, or that of the highest evidence, or the best in validation."""
         if self.prior == "marginal_likelihood":
             weight = augmented_weight(head).detach().cpu()
-            posterior["prior_precision"].fill_(evidence_precision(posterior["weight_curvature"].clamp_min(0), weight))
-        elif self.prior == "validation":
-            self._choose_on_validation(fitting, head, posterior, seed)
+            return evidence_precision(posterior["weight_curvature"].clamp_min(0), weight)
+        if self.prior == "validation":
+            return self._best_in_validation(fitting, head, posterior, seed)
+        return self.prior_precision
 
-    def _choose_on_validation(self, fitting: Fitting, head: nn.Linear, posterior: Posterior, seed: int) -> None:
-        """Set the prior precision that gives the largest area under the validation sparsification curve."""
+    def _best_in_validation(self, fitting: Fitting, head: nn.Linear, posterior: Posterior, seed: int) -> float:
+        """Return the prior precision that gives the largest area under the validation sparsification curve."""
         encoder, device = fitting.encoder, fitting.device
-        seen = fitting.validation or ()
-        parts = [(encoder.features(images), labels.to(device)) for images, labels in seen]
+        parts = [(encoder.features(images), labels.to(device)) for images, labels in fitting.validation or ()]
         features, labels = (torch.cat(column) for column in zip(*parts, strict=True))
 
         def area(precision: float) -> float:
-            posterior["prior_precision"].fill_(precision)
-            batch = summarise_moves(head, features, posterior, self, seed, None)
+            trial = posterior | {"prior_precision": torch.tensor(precision, dtype=torch.float64)}
+            batch = summarise_moves(head, features, trial, self, seed, None)
             return sparsification_area(batch.mean, labels, batch.uncertainty)
 
-        posterior["prior_precision"].fill_(max(_CANDIDATES, key=area))
+        return max(_CANDIDATES, key=area)
 
     def represent(self, images: Tensor, predictor: Predictor) -> Tensor:
         """Return inputs (B, D) of the last layer."""
-        linear_head(predictor.encoder)
         return predictor.encoder.features(images)
 
     def describe(self, rows: Tensor, predictor: Predictor) -> DirectionalBatch:
@@ -152,16 +167,10 @@ class Laplace(LastLayerPosterior):
         super().__init__(**shared)
         self.structure, self.scale, self.prior = structure, scale, prior
 
-    def fitted(self, fitting: Fitting) -> Posterior:
-        """Return the curvature of the training batches, the prior precision and the record, as a posterior's tensors.
-
-        Only `prior="validation"` needs validation batches.
-        """
-        self._require_validation(fitting)
-        head, kept = linear_head(fitting.encoder), list[Tensor]()
-        with evaluating(fitting.encoder):
-            curvature = self.rule.kronecker if self.structure == "kronecker" else self.rule.diagonal
-            return self._finished(fitting, head, curvature(self._layer_batches(fitting, kept), self.scale), kept)
+    def layer_curvature(self, fitting: Fitting, batches: Iterator[Batch]) -> Posterior:
+        """Return the curvature of the training batches."""
+        curvature = self.rule.kronecker if self.structure == "kronecker" else self.rule.diagonal
+        return curvature(batches, self.scale)
 
 
 def evidence_precision(curvature: Tensor, weight: Tensor) -> float:
