@@ -10,6 +10,7 @@ import torch
 
 from probmetric.io import FileError, sha256_file, write_tensors
 from probmetric.models import create_encoder
+from probmetric.models._weights import missing_weights, published_weights
 from probmetric.registry import OptionValueError, UnknownNameError
 
 TAG = "test_resnet.r160_in1k"
@@ -112,8 +113,29 @@ def test_published_weights_without_a_network(monkeypatch: pytest.MonkeyPatch, tm
     """An address that refuses connections stands for the missing network; the answer comes at once."""
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "https://127.0.0.1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(FileError, match=r"cannot be downloaded here.*set `pretrained` to that file"):
+    with pytest.raises(FileError, match=r"nor to be downloaded here.*set `pretrained` to that file"):
         create_encoder("timm", dim=6, image_size=64, tag=TAG, pretrained=True)
+
+
+@pytest.mark.parametrize(
+    ("tag", "repository"),
+    [
+        ("test_resnet.r160_in1k", "timm/test_resnet.r160_in1k"),
+        ("test_resnet", "timm/test_resnet.r160_in1k"),  # an architecture alone: timm names its weights
+        ("vitamin_base_224.datacomp1b_clip", "jienengchen/ViTamin-B"),
+    ],
+)
+def test_published_weights_are_looked_for_where_timm_has_them(monkeypatch, tmp_path, tag, repository) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "https://127.0.0.1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert f"fetch model.safetensors of {repository} on" in missing_weights(tag)
+    folder = tmp_path / f"models--{repository.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs/main").write_text("0123")
+    (folder / "snapshots/0123").mkdir(parents=True)
+    (folder / "snapshots/0123/model.safetensors").touch()
+    assert missing_weights(tag) == ""
+    assert published_weights(tag, repository) == folder / "snapshots/0123/model.safetensors"
 
 
 def test_without_head_the_embedding_is_the_published_features(reference: torch.nn.Module, weights: Path) -> None:

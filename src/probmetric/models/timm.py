@@ -58,7 +58,7 @@ class Timm(Encoder):
                 f"{self.backbone.pretrained_cfg['input_size'][-1]}, or another tag."
             ) from error
         if self.pool is not None and not (len(maps) == 4 and maps[1] == self.backbone.num_features):
-            raise ValueError(
+            raise OptionValueError(
                 f"backbone timm: pool={pool!r} needs a feature map (B, D, H, W), {tag} gives none; use pool='default'."
             )
         self.dropout = nn.Dropout(drop_rate)
