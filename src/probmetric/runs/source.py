@@ -396,13 +396,11 @@ def _noted(node: ast.Import | ast.ImportFrom, imports: list[_Import], top: bool)
 
 
 def _absolute(written: str, package: str) -> str:
-    """Return the module `written` in a file of `package`, its leading dots resolved."""
-    name = written.lstrip(".")
-    level = len(written) - len(name)
-    if not level:
-        return name
-    parts = package.split(".")
-    return ".".join([*parts[: len(parts) - level + 1], *([name] if name else [])])
+    """Return the module `written` in a file of `package`, its leading dots resolved; "" if they lead out of it."""
+    try:
+        return importlib.util.resolve_name(written, package)
+    except ImportError:
+        return ""
 
 
 def _definer(origin: str, name: str) -> tuple[str, str] | None:
