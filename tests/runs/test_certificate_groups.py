@@ -12,7 +12,6 @@ from probmetric.io import FileError, write_yaml
 from probmetric.runs import steps
 from probmetric.runs.evaluate import ImageFacts
 from probmetric.runs.folder import RunFolder
-from probmetric.trust.answers import among_others
 from probmetric.trust.certificates import Certificate
 
 
