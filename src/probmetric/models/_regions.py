@@ -13,6 +13,7 @@ the sum differs from the cosine. `draw_match` draws the shares.
 from __future__ import annotations
 
 import math
+
 import numpy as np
 import torch
 from PIL import Image
