@@ -60,8 +60,9 @@ def record(run: str, made_of: Ingredients, *, release: str) -> Made:
     written again without a new evaluation (`restore_metrics`).
     """
     folder, step = RunFolder.named(run), made_of.step
-    output = digest_of({file.name: content_digest(file) for file in folder.step_results(step)})
-    made = Made(made_of, release, output, {file.name: content_digest(file) for file in folder.step_files(step)})
+    files = {file.name: content_digest(file) for file in folder.step_files(step)}
+    output = digest_of({file.name: files[file.name] for file in folder.step_results(step)})
+    made = Made(made_of, release, output, files)
     metrics = {"metrics": folder.read_metrics()} if step == "evaluate" else {}
     write_json(folder.made_file(step), asdict(made) | {"identity": made_of.identity} | metrics)
     return made
