@@ -71,11 +71,12 @@ def unknown_tag(tag: str) -> str:
 @functools.cache
 def unfit_weights(path: str, tag: str) -> str:
     """Return why a weight file does not fit the timm model `tag`; empty if it fits. Loads PyTorch."""
+    from timm import get_pretrained_cfg
+
     from probmetric.models import create_encoder
-    from probmetric.models.timm import input_side
 
     try:
-        create_encoder("timm", dim=2, image_size=input_side(tag), pretrained=path, tag=tag)
+        create_encoder("timm", dim=2, image_size=get_pretrained_cfg(tag).input_size[-1], pretrained=path, tag=tag)
     except FileError as error:
         return str(error)
     return ""

@@ -54,9 +54,10 @@ class Timm(Encoder):
             raise
         except Exception as error:  # timm's networks say in many ways that an image does not fit
             reason = " ".join(str(error).split())[:150] or type(error).__name__
+            side = _library(tag).get_pretrained_cfg(tag).input_size[-1]
             raise OptionValueError(
                 f"backbone timm: {tag} gives no features of images of {image_size} x {image_size} pixels ({reason}); "
-                f"choose another view.size, such as {input_side(tag)}, or another tag."
+                f"choose another view.size, such as {side}, or another tag."
             ) from error
         self.pool = None if pool == "default" else create_pooling(pool)
         if self.pool is not None and not (len(maps) == 4 and maps[1] == self.backbone.num_features):
@@ -132,12 +133,6 @@ class Timm(Encoder):
         classifiers = self.backbone.pretrained_cfg.get("classifier") or ()
         classifiers = (classifiers,) if isinstance(classifiers, str) else tuple(classifiers)
         return {name: value for name, value in state.items() if name.rpartition(".")[0] not in classifiers}
-
-
-def input_side(tag: str) -> int:
-    """Return the side of the images that timm's weights of `tag` were trained with."""
-    side: int = _library(tag).get_pretrained_cfg(tag).input_size[-1]
-    return side
 
 
 def _create(tag: str, in_channels: int, image_size: int, **weights: Any) -> Any:
