@@ -15,7 +15,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from probmetric.errors import nearest
 from probmetric.io import FileError
@@ -75,8 +75,9 @@ def unfit_weights(path: str, tag: str) -> str:
 
     from probmetric.models import create_encoder
 
+    published: Any = get_pretrained_cfg(tag)
     try:
-        create_encoder("timm", dim=2, image_size=get_pretrained_cfg(tag).input_size[-1], pretrained=path, tag=tag)
+        create_encoder("timm", dim=2, image_size=published.input_size[-1], pretrained=path, tag=tag)
     except FileError as error:
         return str(error)
     return ""
