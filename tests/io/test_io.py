@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors.numpy import save_file
 
 from probmetric.data.manifest import TYPES as COLUMNS
 from probmetric.data.manifest import read_digest, read_table
@@ -415,6 +416,9 @@ def test_what_json_cannot_hold_is_damage_wherever_it_stands(tmp_path, number):
     pq.write_table(table.replace_schema_metadata({"probmetric": number}), tmp_path / "manifest.parquet")
     with pytest.raises(FileError, match=r"manifest\.parquet is damaged"):
         read_table(tmp_path)
+    save_file({"x": np.zeros(1)}, tmp_path / "x.safetensors", {"probmetric": number})
+    with pytest.raises(FileError, match=r"x\.safetensors is damaged: its header was altered"):
+        read_tensors(tmp_path / "x.safetensors")
 
 
 def test_tensors_that_do_not_fit_on_the_disk_are_a_sentence(tmp_path):

@@ -161,6 +161,30 @@ def test_bad_weight_files_are_named(tmp_path: Path, suffix: str) -> None:
         create("compact", pretrained=path)
 
 
+def test_a_folder_in_place_of_a_weight_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "weights.pth").mkdir()
+    with pytest.raises(FileError, match=r"weights\.pth cannot be read: Is a directory"):
+        create("compact", pretrained=tmp_path / "weights.pth")
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize(
+    ("backbone", "taken", "refused"),
+    [
+        ("lam_cifar", 18, 17),
+        ("lam_fashion", 6, 5),
+        ("lenet_vmf", 4, 3),
+        ("bn_inception", 31, 30),
+        ("bn_inception", 224, 240),  # a map of 15 x 15 cannot be halved in both ways
+    ],
+)
+def test_images_of_a_size_that_a_network_cannot_take_are_refused(backbone: str, taken: int, refused: int) -> None:
+    encoder = create_encoder(backbone, dim=3, image_size=taken).eval()
+    assert encoder(torch.zeros(2, 3, taken, taken)).shape == (2, 3)
+    with pytest.raises(OptionValueError, match=rf"takes no images of {refused} x {refused} pixels .* view\.size"):
+        create_encoder(backbone, dim=3, image_size=refused)
+
+
 def test_weights_of_another_net_are_refused(tmp_path: Path) -> None:
     torch.save(create("compact", width=8).state_dict(), tmp_path / "wide.pth")
     with pytest.raises(FileError, match=r"does not fit backbone Compact: it has layers.*shape"):

@@ -14,6 +14,7 @@ from probmetric.io import FileError, write_tensors
 from probmetric.models import create_encoder
 from probmetric.models._base import Encoder
 from probmetric.models.bn_inception import Trunk
+from probmetric.registry import OptionValueError
 
 RESNET, IMAGENET_VIT, DINO = "resnet50.tv_in1k", "vit_small_patch16_224.augreg_in21k", "vit_small_patch16_224.dino"
 BACKBONES: dict[str, tuple[str, dict[str, Any], int, int]] = {  # backbone, options, D, million parameters without head
@@ -51,7 +52,7 @@ def test_convolutional_nets_pool_once_or_twice(name: str, pool: str) -> None:
 
 @pytest.mark.parametrize("name", ["ViT-S/16", "DINO ViT-S/16"])
 def test_transformers_keep_their_class_token_and_are_told_so(name: str) -> None:
-    with pytest.raises(ValueError, match=r"needs a feature map.*use pool='default'"):
+    with pytest.raises(OptionValueError, match=r"needs a feature map.*use pool='default'"):
         on_paper(name, pool="average_max")
 
 

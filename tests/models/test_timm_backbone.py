@@ -10,6 +10,7 @@ import torch
 
 from probmetric.io import FileError, sha256_file, write_tensors
 from probmetric.models import create_encoder
+from probmetric.models._weights import missing_weights, published_weights, unfit_weights
 from probmetric.registry import OptionValueError, UnknownNameError
 
 TAG = "test_resnet.r160_in1k"
@@ -112,8 +113,50 @@ def test_published_weights_without_a_network(monkeypatch: pytest.MonkeyPatch, tm
     """An address that refuses connections stands for the missing network; the answer comes at once."""
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "https://127.0.0.1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(FileError, match=r"cannot be downloaded here.*set `pretrained` to that file"):
+    with pytest.raises(FileError, match=r"nor to be downloaded here.*set `pretrained` to that file"):
         create_encoder("timm", dim=6, image_size=64, tag=TAG, pretrained=True)
+
+
+@pytest.mark.parametrize(
+    ("tag", "repository"),
+    [
+        ("test_resnet.r160_in1k", "timm/test_resnet.r160_in1k"),
+        ("test_resnet", "timm/test_resnet.r160_in1k"),  # an architecture alone: timm names its weights
+        ("vitamin_base_224.datacomp1b_clip", "jienengchen/ViTamin-B"),
+    ],
+)
+def test_published_weights_are_looked_for_where_timm_has_them(monkeypatch, tmp_path, tag, repository) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "https://127.0.0.1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert f"fetch model.safetensors of {repository} on" in missing_weights(tag)
+    folder = tmp_path / f"models--{repository.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs/main").write_text("0123")
+    (folder / "snapshots/0123").mkdir(parents=True)
+    (folder / "snapshots/0123/model.safetensors").touch()
+    assert missing_weights(tag) == ""
+    assert published_weights(tag, repository) == folder / "snapshots/0123/model.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("tag", "size"),
+    [("halonet26t", 224), ("xcit_nano_12_p8_224", 100), ("mvitv2_tiny", 33), ("gmlp_ti16_224", 10)],
+)
+def test_images_that_a_network_of_timm_cannot_take_are_refused(tag: str, size: int) -> None:
+    """By a failed assertion without words, one with words, an index and a division by zero."""
+    side = timm.get_pretrained_cfg(tag).input_size[-1]
+    said = (
+        rf"{tag} gives no features of images of {size} x {size} pixels \(.+\); choose another view.size, such as {side}"
+    )
+    with pytest.raises(OptionValueError, match=said):
+        create_encoder("timm", dim=6, image_size=size, tag=tag)
+
+
+def test_weights_are_tried_on_images_of_the_size_they_were_trained_with(weights: Path, tmp_path: Path) -> None:
+    """At 224 x 224 pixels this network gives no features."""
+    write_tensors(tmp_path / "halonet.safetensors", timm.create_model("halonet26t").state_dict())
+    assert unfit_weights(str(tmp_path / "halonet.safetensors"), "halonet26t") == ""
+    assert "does not fit backbone Timm with tag halonet26t" in unfit_weights(str(weights), "halonet26t")
 
 
 def test_without_head_the_embedding_is_the_published_features(reference: torch.nn.Module, weights: Path) -> None:

@@ -12,7 +12,6 @@ from probmetric.io import FileError, write_yaml
 from probmetric.runs import steps
 from probmetric.runs.evaluate import ImageFacts
 from probmetric.runs.folder import RunFolder
-from probmetric.trust.answers import among_others
 from probmetric.trust.certificates import Certificate
 
 
@@ -35,9 +34,8 @@ def evaluated(root, splits):
     test = {name: torch.from_numpy(values[rows["split"] == "test"]) for name, values in tensors.items()}
     folder.write_embeddings("test", test, {})
     facts, record = ImageFacts.of(data), folder.embeddings("test")
-    sides = facts.asked(record)
     arrays = {name: record[name] for name in ("mean", "uncertainty")}
-    answers = among_others(arrays, record["label"]) if sides is None else sides.answers(arrays, record["label"])
+    answers = facts.asked(record).answers(arrays, record["label"])
     folder.write_matches({"test": answers.tensors()}, {})
     write_yaml(folder.record_file, {"run": "shop/arcface/seed0", "settings": {}})
 

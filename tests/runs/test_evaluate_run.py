@@ -178,10 +178,10 @@ def test_missing_and_broken_files_are_named(run):
         evaluate_run(folder)
     rows, labels, doubt = data["test"]
     write(folder, "test", rows, labels, np.where(np.arange(40) == 7, np.nan, doubt))
-    with pytest.raises(ValueError, match=r"test\.safetensors: uncertainty of row 7 is not finite"):
+    with pytest.raises(FileError, match=r"test\.safetensors: uncertainty of row 7 is not finite"):
         evaluate_run(folder)
     write(folder, "test", rows, labels[:-1], doubt)
-    with pytest.raises(ValueError, match=r"test\.safetensors: label has 39 rows, mean has 40"):
+    with pytest.raises(FileError, match=r"test\.safetensors: label has 39 rows, mean has 40"):
         evaluate_run(folder)
     save_file({"mean": np.eye(3)}, file)
     with pytest.raises(FileError, match="lacks uncertainty, label, index"):
@@ -272,7 +272,7 @@ def test_an_uncertainty_that_is_not_finite_is_named(run):
     folder, data, _, _ = run
     rows, labels, doubt = data["test"]
     write(folder, "test", rows, labels, np.where(np.arange(40) == 3, np.nan, doubt))
-    with pytest.raises(ValueError, match="uncertainty of row 3 is not finite"):
+    with pytest.raises(FileError, match="uncertainty of row 3 is not finite"):
         evaluate_run(folder)
 
 

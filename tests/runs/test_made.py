@@ -12,6 +12,7 @@ from probmetric.io import FileError, write_json, write_tensors, write_text
 from probmetric.runs.folder import RunFolder
 from probmetric.runs.identity import Ingredients
 from probmetric.runs.made import Made, forget, read_made, record, restore_metrics
+from probmetric.runs.plan import write_if_changed
 
 RUN = "digits/mine/seed0"
 PLAIN = Ingredients(
@@ -142,3 +143,15 @@ def test_lost_metrics_are_written_again_from_the_record():
     assert restore_metrics(RUN)
     assert run.metrics_file.read_bytes() == before
     assert RunFolder.named(RUN).metrics == {"retrieval/recall_at_1": 0.1}
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"null", b"\xff", b"[" * 100_000], ids=range(5))
+def test_a_plan_is_written_over_whatever_else_the_file_holds(content):
+    path = Path("plan.json")
+    path.write_bytes(content)
+    write_if_changed(path, {"run": RUN}, again=True)
+    assert json.loads(path.read_bytes()) == {"run": RUN}
+    write_if_changed(path, {"run": RUN}, again=True)
+    assert json.loads(path.read_bytes()) == {"run": RUN, "again": 1}
+    write_if_changed(path, {"run": "another"})
+    assert json.loads(path.read_bytes()) == {"run": "another", "again": 1}

@@ -6,6 +6,8 @@ import errno
 import logging
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,25 @@ def test_two_damaged_checkpoints_mean_a_fresh_start(tmp_path: Path) -> None:
     assert store.load("a") is None
     store.remove()
     assert not list(tmp_path.iterdir())
+
+
+def test_what_a_process_left_that_was_killed_while_it_saved_goes_at_the_end(tmp_path: Path) -> None:
+    """A training that goes on saves after other steps than the one that was killed."""
+    store = Checkpoints(tmp_path / "state")
+    store.remove()
+    code = (
+        "import os, signal, sys\n"
+        "from probmetric.io import atomic_path\n"
+        "with atomic_path(sys.argv[1]) as temporary:\n"
+        "    temporary.write_bytes(b'half')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    for name in ("step-000000001.checkpoint", "step-000000002.checkpoint"):
+        subprocess.run([sys.executable, "-c", code, str(store.folder / name)], check=False)
+    store.save(3, state(1.0))
+    assert len(list(store.folder.iterdir())) == 3
+    store.remove()
+    assert not list(store.folder.iterdir())
 
 
 def test_checkpoint_of_other_settings_is_not_continued(tmp_path: Path) -> None:

@@ -104,7 +104,6 @@ def trained(digits: Path, folder: Path, *, shared: Path | None = None, **changes
         prepared_folder=digits,
         run_folder=run,
         state_folder=folder / "state",
-        progress=False,
         device="cpu",
         features=shared,
     )
@@ -349,7 +348,7 @@ def test_embeddings_on_shared_features_are_those_of_the_images(
     settings = RunSettings(**encoder.plain() | {"uncertainty": uncertainty})
     run = Run("digits/quick/seed0", "digits/quick/seed0", settings)
     place = {"prepared_folder": digits, "run_folder": RESULTS / run.name, "state_folder": tmp_path / "state" / "one"}
-    train_run(encoder, **place, progress=False, device="cpu", features=FEATURES)
+    train_run(encoder, **place, device="cpu", features=FEATURES)
     written = []
     for shared in (True, False):
         if not shared:
@@ -378,11 +377,11 @@ def test_an_ensemble_of_heads_reads_the_features_once(
         return {"prepared_folder": digits, "run_folder": RESULTS / name, "state_folder": tmp_path / "state" / name}
 
     start = quick_settings(dataset=digits.name, epochs=0, prepared="prepared")
-    train_run(start, **place("start"), progress=False, device="cpu")
+    train_run(start, **place("start"), device="cpu")
     weights = {"pretrained": str(RESULTS / "start" / "model.safetensors")}
     for seed in range(2):
         settings = quick_settings(**FROZEN, **weights, seed=seed, prepared="prepared", dataset=digits.name)
-        train_run(settings, **place(f"digits/quick/seed{seed}"), progress=False, device="cpu", features=FEATURES)
+        train_run(settings, **place(f"digits/quick/seed{seed}"), device="cpu", features=FEATURES)
     chosen = {"uncertainty": {"name": "ensemble", "members": 2}}
     run = Run("digits/many/seed0", "digits/quick/seed0", RunSettings(**settings.plain() | {"seed": 0} | chosen))
     written = []

@@ -249,14 +249,8 @@ def _refusing_repeats(loader: Any) -> Any:
 
 def sha256_file(path: str | Path) -> str:
     """Return the hexadecimal SHA-256 of a file, read in blocks."""
-    check_readable(path)
-    try:
-        with Path(path).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except FileNotFoundError as error:
-        raise FileError(f"{path} is missing; restore it, or run the step that writes it again.") from error
-    except OSError as error:
-        raise read_problem(path, error) from error
+    with _reading(path, "restore it, or run the step that writes it again"), Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digest_of(value: Any) -> str:
@@ -515,11 +509,13 @@ def _checksum(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> str:
 
 
 def _raw_bytes(tensor: Any) -> Any:
-    if hasattr(tensor, "detach"):
+    """Return the bytes of a contiguous tensor as an array (n,)."""
+    flat = tensor.reshape(-1)
+    if hasattr(flat, "detach"):
         import torch
 
-        tensor = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
-    return tensor.tobytes() if tensor.ndim == 0 else memoryview(tensor).cast("B") if tensor.size else b""
+        return flat.view(torch.uint8).numpy()
+    return flat.view("uint8")
 
 
 @contextlib.contextmanager
@@ -549,7 +545,7 @@ def _is_altered(header: Mapping[str, str]) -> bool:
         return any(f'"{_CHECKSUM}"' in value for value in header.values())
     try:
         return not isinstance(json.loads(header[_HEADER]), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return True
 
 
@@ -559,11 +555,11 @@ def tensor_metadata(file: Any) -> dict[str, str]:
 
 
 def _header_of(file: Any) -> dict[str, str]:
+    """Return the metadata of a file that `open_tensors` has opened, with the checksum."""
     header: dict[str, str] = file.metadata() or {}
-    with contextlib.suppress(ValueError, TypeError):
-        values = json.loads(header.get(_HEADER, ""))
-        return {str(name): str(value) for name, value in values.items()} if isinstance(values, dict) else header
-    return header
+    if _HEADER not in header:
+        return header
+    return {str(name): str(value) for name, value in json.loads(header[_HEADER]).items()}
 
 
 def read_tensors(

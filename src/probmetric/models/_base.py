@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from probmetric.errors import nearest
-from probmetric.io import FileError, read_tensors, sha256_file
+from probmetric.io import FileError, check_readable, read_tensors, sha256_file
 from probmetric.registry import Flag, OptionValueError, UnknownNameError
 
 NESTED = ("state_dict", "model", "model_state_dict", "teacher")  # under which training scripts store weights
@@ -62,6 +62,24 @@ class Encoder(nn.Module):
             )
         self.head = nn.Linear(num_features, self.dim)
         return self.head
+
+    def _width_of(self, part: nn.Module, in_channels: int, image_size: int) -> int:
+        """Return the number of channels or features that a new `part` of this encoder gives for images.
+
+        Raises:
+            OptionValueError: the part takes no images of this size.
+        """
+        part.eval()
+        try:
+            with torch.no_grad():
+                return part(torch.zeros(1, in_channels, image_size, image_size)).shape[1]
+        except RuntimeError as error:
+            raise OptionValueError(
+                f"backbone {type(self).__name__} takes no images of {image_size} x {image_size} pixels ({error}); "
+                "choose another view.size, or another backbone."
+            ) from error
+        finally:
+            part.train()
 
     def features(self, images: Tensor) -> Tensor:
         """Return features before the head, (B, C, H, W) -> (B, D)."""
@@ -132,8 +150,7 @@ class Encoder(nn.Module):
 
     def optimizer_groups(self) -> list[dict[str, Any]]:
         """Return parameter groups, in the form of `Loss.optimizer_groups`; default: all at the base learning rate."""
-        parameters = list(self.parameters())
-        return [{"params": parameters}] if parameters else []
+        return [{"params": list(self.parameters())}]
 
     def pretrained_parameters(self) -> Iterator[nn.Parameter]:
         """Return parameters that came from a weight file, or low-rank changes of these; a warm-up freezes them."""
@@ -189,7 +206,8 @@ def read_state(path: str | Path | bool) -> dict[str, Tensor]:
     path = Path(str(path))
     if path.suffix == ".safetensors":
         return _bare(read_tensors(path, "torch", "get it again, or name another file in `pretrained`")[0])
-    if not path.is_file():
+    check_readable(path)
+    if not path.exists():
         raise FileError(f"weight file {path} is missing; correct `pretrained` or put the file there.")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)

@@ -7,13 +7,12 @@ the other image, the share of position p is
 
 If z is a mean over positions, with or without a linear head, z is linear in f. The shares and the part of the head's
 bias then sum to the cosine exactly. For other poolings and for transformers a share is gradient times activation, and
-the sum differs from the cosine by `rest`. `draw_match` draws the shares.
+the sum differs from the cosine. `draw_match` draws the shares.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,18 +23,12 @@ from torch.nn import functional as F
 GAP, DIMMED = 8, 0.25
 
 
-class Regions(NamedTuple):
-    """The parts of a cosine: `shares` (B, H, W) of the positions, and the `rest` (B,) without a position."""
-
-    shares: Tensor
-    rest: Tensor
-
-
-def cosine_regions(encoder: nn.Module, images: Tensor, others: Tensor) -> Regions | None:
+def cosine_regions(encoder: nn.Module, images: Tensor, others: Tensor) -> Tensor | None:
     """Return how regions of `images` (B, C, S, S) make their cosines with the unit embeddings `others` (B, M).
 
     Returns:
-        The shares, on the grid of the last feature map with a share; None for an encoder without feature maps.
+        The shares (B, H, W), on the grid of the last feature map with a share; None for an encoder without feature
+        maps.
     """
     maps: list[Tensor] = []
 
@@ -56,10 +49,11 @@ def cosine_regions(encoder: nn.Module, images: Tensor, others: Tensor) -> Region
         for hook in hooks:
             hook.remove()
     for values, gradient in zip(reversed(maps), reversed(gradients), strict=True):
-        if (
-            gradient is not None and (shares := _shares(values * gradient)).any()
-        ):  # a class token may be all that counts
-            return Regions(shares, cosines.detach() - shares.sum(dim=(1, 2)))
+        if gradient is None:
+            continue
+        shares = _shares(values * gradient)
+        if shares.any():  # a class token may be all that counts
+            return shares
     return None
 
 
@@ -94,10 +88,10 @@ def draw_match(encoder: nn.Module, pair: Tensor, side: int) -> Image.Image | Non
     """
     with torch.no_grad():
         units = F.normalize(encoder(pair), dim=1)
-    regions = cosine_regions(encoder, pair, units.flip(0))
-    if regions is None:
+    shares = cosine_regions(encoder, pair, units.flip(0))
+    if shares is None:
         return None
-    weights = F.interpolate(regions.shares.clamp_min(0)[:, None], size=pair.shape[2:], mode="bicubic")
+    weights = F.interpolate(shares.clamp_min(0)[:, None], size=pair.shape[2:], mode="bicubic")
     weights = (weights / weights.amax((1, 2, 3), keepdim=True).clamp_min(1e-12)).clamp(0, 1)
     low, high = pair.amin((1, 2, 3), keepdim=True), pair.amax((1, 2, 3), keepdim=True)
     pixels = (pair - low) / (high - low).clamp_min(1e-12) * (DIMMED + (1 - DIMMED) * weights)

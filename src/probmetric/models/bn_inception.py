@@ -66,7 +66,6 @@ class Trunk(nn.Module):
             self._add(f"{block}_double_3x3_1", d, e, 3)
             self._add(f"{block}_double_3x3_2", e, e, 3, stride)
             channels = a + c + e + (p or channels)
-        self.channels = channels
 
     def _add(self, name: str, inputs: int, outputs: int, size: int, stride: int = 1) -> None:
         self.add_module(name, nn.Conv2d(inputs, outputs, size, stride, padding=size // 2))
@@ -129,7 +128,7 @@ class BNInception(Encoder):
         mean, std = (torch.tensor(values).flip(0).view(1, 3, 1, 1) for values in _IMAGENET)
         self.register_buffer("_scale", 255 * std, persistent=False)
         self.register_buffer("_shift", 255 * mean - torch.tensor(_CAFFE_BGR).view(1, 3, 1, 1), persistent=False)
-        self._attach_head(self.trunk.channels, dim)
+        self._attach_head(self._width_of(self.trunk, in_channels, image_size), dim)
 
     def features(self, images: Tensor) -> Tensor:
         """Return features (B, 1024) of images (B, C, H, W) with ImageNet statistics."""

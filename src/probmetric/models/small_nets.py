@@ -54,7 +54,7 @@ class LeNetVmf(Layers):
             nn.BatchNorm1d(120),
             nn.ReLU(),
         )
-        self._attach_head(120, dim)
+        self._attach_head(self._width_of(self.layers, in_channels, image_size), dim)
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -77,7 +77,7 @@ class LamFashion(Layers):
             nn.Dropout2d(dropout),
             nn.Flatten(),
         )
-        self._attach_head(64 * ((image_size - 4) // 2) ** 2, dim)
+        self._attach_head(self._width_of(self.layers, in_channels, image_size), dim)
 
 
 @register("lam_cifar")
@@ -100,5 +100,4 @@ class LamCifar(Layers):
             nn.Dropout2d(dropout),
             nn.Flatten(),
         )
-        side = ((image_size - 2) // 2 - 2) // 2 - 2
-        self._attach_head(64 * side**2, dim)
+        self._attach_head(self._width_of(self.layers, in_channels, image_size), dim)

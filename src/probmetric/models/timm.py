@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from probmetric.errors import nearest
+from probmetric.errors import ProbMetricError, nearest
 from probmetric.io import FileError
 from probmetric.models import register
 from probmetric.models._base import Encoder, read_state
@@ -47,18 +47,21 @@ class Timm(Encoder):
     ) -> None:
         super().__init__()
         self.tag, self._input = tag, (in_channels, image_size)
-        self.backbone: Any = _create(tag, in_channels, image_size)
-        self.pool = None if pool == "default" else create_pooling(pool)
         try:
+            self.backbone: Any = _create(tag, in_channels, image_size)
             maps, pooled = _shapes(self.backbone, in_channels, image_size)
-        except (AttributeError, RuntimeError) as error:  # timm's networks say in many ways that an image does not fit
+        except ProbMetricError:
+            raise
+        except Exception as error:  # timm's networks say in many ways that an image does not fit
+            reason = " ".join(str(error).split())[:150] or type(error).__name__
+            side = _library(tag).get_pretrained_cfg(tag).input_size[-1]
             raise OptionValueError(
-                f"backbone timm: {tag} gives no features of images of {image_size} x {image_size} pixels "
-                f"({' '.join(str(error).split())[:150]}); choose another view.size, such as "
-                f"{self.backbone.pretrained_cfg['input_size'][-1]}, or another tag."
+                f"backbone timm: {tag} gives no features of images of {image_size} x {image_size} pixels ({reason}); "
+                f"choose another view.size, such as {side}, or another tag."
             ) from error
+        self.pool = None if pool == "default" else create_pooling(pool)
         if self.pool is not None and not (len(maps) == 4 and maps[1] == self.backbone.num_features):
-            raise ValueError(
+            raise OptionValueError(
                 f"backbone timm: pool={pool!r} needs a feature map (B, D, H, W), {tag} gives none; use pool='default'."
             )
         self.dropout = nn.Dropout(drop_rate)

@@ -52,7 +52,7 @@ from probmetric.metrics.structure import singular_values, structure_metrics
 from probmetric.metrics.threshold import threshold_metrics
 from probmetric.metrics.units import ByUnit, Images, mean_of, of_mean, resampled, retrieval_units, two_groups
 from probmetric.metrics.verification import Pairs, error_versus_discard, verification_metrics
-from probmetric.retrieval.measures import retrieval_per_query, summarize
+from probmetric.retrieval.measures import summarize
 from probmetric.retrieval.problem import JUNK
 from probmetric.retrieval.votes import retrieval_votes, sampled_retrieval_metrics, vote_reliability, with_partner
 from probmetric.runs.folder import Embeddings, RunFolder, Split
@@ -62,7 +62,6 @@ from probmetric.trust.answers import (
     KEPT,
     LEAST,
     Answers,
-    among_others,
     asked_in,
     error_aurocs,
     stranger_aurocs,
@@ -121,14 +120,16 @@ class ImageFacts:
             unit=_unit(str(metadata.get("protocol")), places),
         )
 
-    def asked(self, split: Embeddings, *, tested: bool = True) -> Asked | None:
-        """Return the queries of a split and the images searched; None if each image is asked among the others.
+    def asked(self, split: Embeddings, *, tested: bool = True) -> Asked:
+        """Return the queries of a split and the images searched.
 
         Only `tested` images have the roles query and gallery; at places validation images have them, too.
         """
         if self.places is not None:
             return self.places.asked(split["index"])
-        return self.roles.among(split["index"], split["label"]) if tested and self.roles is not None else None
+        if tested and self.roles is not None:
+            return self.roles.among(split["index"], split["label"])
+        return Asked.everyone(len(split["mean"]))
 
     def units(self, split: Embeddings) -> Ints:
         """Return the unit (N,) of each image of a split."""
@@ -232,8 +233,7 @@ def _trusted(results: Results, test: Embeddings, answers: Mapping[str, Answers],
     if stated is not None:
         results.add_diagram("p_right", reliability(stated, answers["test"].right[answers["test"].asked]))
     if "test" in answers:
-        sides = facts.asked(test)
-        rows = np.arange(len(test["index"])) if sides is None else sides.queries
+        rows = facts.asked(test).queries
         results.curves |= _severities(test["index"][rows], facts.distortions, answers["test"], stated)
         if facts.places is None:
             _add_strangers_within(results, answers["test"], results.units[rows])
@@ -307,25 +307,17 @@ def run_answers(run: RunFolder, ks: Sequence[int] = (), facts: ImageFacts | None
     test = run.embeddings("test")
     facts = facts or ImageFacts()
     sides = facts.asked(test)
-    answers = {"test": _answers(test, sides, ks)}
+    answers = {"test": sides.answers(test.tensors, test["label"], ks)}
     if run.holds("val", "mean"):
         val = run.embeddings("val")
-        answers["val"] = _answers(val, facts.asked(val, tested=False), ks)
-    if run.holds("ood", "mean") and len(test["mean"] if sides is None else sides.gallery) >= LEAST:
-        strangers, searched = run.embeddings("ood"), test["label"]
-        if sides is not None:
-            searched = np.full_like(searched, JUNK)
-            searched[sides.gallery] = test["label"][sides.gallery]
+        answers["val"] = facts.asked(val, tested=False).answers(val.tensors, val["label"], ks)
+    if run.holds("ood", "mean") and len(sides.gallery) >= LEAST:
+        strangers, searched = run.embeddings("ood"), np.full_like(test["label"], JUNK)
+        searched[sides.gallery] = test["label"][sides.gallery]
         for name, rows in ood_rows(strangers).items():
             record = {key: values[rows] for key, values in strangers.tensors.items() if key in KEPT}
             answers[f"ood/{name}"] = asked_in(record, np.full(rows.sum(), -1), test.tensors, searched)
     return {name: each for name, each in answers.items() if each is not None}
-
-
-def _answers(split: Embeddings, sides: Asked | None, ks: Sequence[int]) -> Answers | None:
-    if sides is None:
-        return answers_among_others(split, ks)
-    return sides.answers(split.tensors, split["label"], ks)
 
 
 def answers_among_others(split: Embeddings, ks: Sequence[int] = ()) -> Answers | None:
@@ -333,7 +325,7 @@ def answers_among_others(split: Embeddings, ks: Sequence[int] = ()) -> Answers |
 
     `ks` as in `among_others`.
     """
-    return among_others(split.tensors, split["label"], ks) if len(split["mean"]) >= LEAST else None
+    return Asked.everyone(len(split["mean"])).answers(split.tensors, split["label"], ks)
 
 
 def ood_rows(strangers: Embeddings) -> dict[str, Bools]:
@@ -358,11 +350,10 @@ def answer_metrics(
     if facts.places is None:
         _other_spaces(results, test, settings, sides)
     if np.any(queries["positives"] > 0):
-        if "samples" in test.tensors and sides is None:
+        if "samples" in test.tensors and sides.among_others:
             _sampled(results, test, settings)
         if answers is not None:
-            units = results.units if sides is None else results.units[sides.queries]
-            _selective(results, queries, answers, units)
+            _selective(results, queries, answers, results.units[sides.queries])
     columns = _columns(test)
     if columns is not None:
         _classification(results, test, columns, settings)
@@ -398,15 +389,13 @@ def evaluate_ood(test: Embeddings, ood: Embeddings, answers: Mapping[str, Answer
     return results
 
 
-def per_query(split: Embeddings, ks: tuple[int, ...], answers: Answers | None, sides: Asked | None = None) -> PerQuery:
+def per_query(split: Embeddings, ks: tuple[int, ...], answers: Answers | None, sides: Asked) -> PerQuery:
     """Return retrieval metrics of each query of a split; read them from its answers if these have all cutoffs."""
     listed = {} if answers is None else answers.retrieval
     names = [*metric_names(ks), "positives"]
     if all(name in listed for name in names):
         return {name: listed[name] for name in names}
-    if sides is not None:
-        return sides.per_query(split["mean"], split["label"], ks)
-    return retrieval_per_query(split["mean"], split["label"], ks=ks)
+    return sides.per_query(split["mean"], split["label"], ks)
 
 
 def selective(queries: PerQuery, answers: Answers) -> tuple[dict[str, float], dict[str, list[float]]]:
@@ -427,7 +416,7 @@ def selective(queries: PerQuery, answers: Answers) -> tuple[dict[str, float], di
     return metrics, {"removed": curve.removed.tolist(), "accuracy": curve.accuracy.tolist()}
 
 
-def _other_spaces(results: Results, test: Embeddings, settings: Evaluation, sides: Asked | None) -> None:
+def _other_spaces(results: Results, test: Embeddings, settings: Evaluation, sides: Asked) -> None:
     """Add recall, R-precision and MAP@R by Euclidean and, for a hyperbolic loss, Poincare distance.
 
     Both need the norm of the raw embedding, which is the concentration under uncertainty "norm". On the unit ball the
@@ -443,8 +432,7 @@ def _other_spaces(results: Results, test: Embeddings, settings: Evaluation, side
         rows["poincare"] = radius[:, None] * mean
     kept = [f"recall_at_{k}" for k in settings.ks] + ["r_precision", "map_at_r"]
     for space, points in rows.items():
-        ask = retrieval_per_query if sides is None else sides.per_query
-        values = summarize(ask(points, test["label"], ks=settings.ks, distance=space))
+        values = summarize(sides.per_query(points, test["label"], settings.ks, distance=space))
         results.add(f"retrieval_{space}", {name: values[name] for name in kept})
 
 

@@ -246,8 +246,8 @@ class RunFolder:
         """Return the embeddings of a split, checked.
 
         Raises:
-            FileError: the file is missing or damaged, or lacks a tensor that every embeddings file has.
-            ValueError: tensors differ in length, or a number is not finite.
+            FileError: the file is missing or damaged, or lacks a tensor that every embeddings file has; tensors differ
+                in length; or a number is not finite.
         """
         path = self.embeddings_file(split)
         tensors, metadata = read_tensors(self._unchanged(path))
@@ -429,10 +429,10 @@ def _check_embeddings(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     count = len(tensors["mean"])
     for name, values in tensors.items():
         if len(values) != count:
-            raise ValueError(f"{path}: {name} has {len(values)} rows, mean has {count}; run the embed step again.")
+            raise FileError(f"{path}: {name} has {len(values)} rows, mean has {count}; run the embed step again.")
         bad = np.argwhere(~np.isfinite(values))
         if bad.size:
-            raise ValueError(f"{path}: {name} of row {bad[0][0]} is not finite; mend the run, then embed again.")
+            raise FileError(f"{path}: {name} of row {bad[0][0]} is not finite; mend the run, then embed again.")
 
 
 def _csv(rows: Sequence[Mapping[str, Any]], head: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ of files do not matter, so a copy, a clone or an rsync of the results is valid.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -59,8 +60,9 @@ def record(run: str, made_of: Ingredients, *, release: str) -> Made:
     written again without a new evaluation (`restore_metrics`).
     """
     folder, step = RunFolder.named(run), made_of.step
-    output = digest_of({file.name: content_digest(file) for file in folder.step_results(step)})
-    made = Made(made_of, release, output, {file.name: content_digest(file) for file in folder.step_files(step)})
+    files = {file.name: content_digest(file) for file in folder.step_files(step)}
+    output = digest_of({file.name: files[file.name] for file in folder.step_results(step)})
+    made = Made(made_of, release, output, files)
     metrics = {"metrics": folder.read_metrics()} if step == "evaluate" else {}
     write_json(folder.made_file(step), asdict(made) | {"identity": made_of.identity} | metrics)
     return made
@@ -99,15 +101,8 @@ class Judge:
     def __init__(self, runs: Mapping[str, Run]) -> None:
         """Judge `runs`; a run from which they take an encoder or weights is judged, too, if it is among them."""
         self.runs = runs
-        self._made: dict[tuple[str, Step], Made | None] = {}
+        self.made = functools.cache(read_made)
         self._verdicts: dict[tuple[str, Step], Verdict] = {}
-
-    def made(self, run: str, step: Step) -> Made | None:
-        """Return the record of a step."""
-        key = run, step
-        if key not in self._made:
-            self._made[key] = read_made(run, step)
-        return self._made[key]
 
     def verdict(self, run: str, step: Step) -> Verdict:
         """Return the state of a step."""

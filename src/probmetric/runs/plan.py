@@ -17,7 +17,7 @@ from typing import Any
 
 from probmetric import uncertainty
 from probmetric.config import Component, RunSettings, parse
-from probmetric.io import FileError, read_json, write_text
+from probmetric.io import FileError, read_json, remembered_json, write_text
 from probmetric.registry import load_plugins
 from probmetric.runs.folder import STEPS, RunFolder, Step
 from probmetric.runs.names import RESULTS, RunKey
@@ -172,14 +172,13 @@ def write_if_changed(path: Path, values: Mapping[str, Any], *, again: bool = Fal
         values: name -> value.
         again: whether to change the file in any case.
     """
-    before, count = "", 0
-    with contextlib.suppress(OSError, UnicodeDecodeError, ValueError):
-        before = path.read_text(encoding="utf-8")
-        count = json.loads(before).get("again", 0)
+    written = remembered_json(path)
+    count = written.get("again", 0) if isinstance(written, dict) else 0
     text = _text(values, count)
-    if text == before and again:
+    unchanged = written is not None and path.read_bytes() == text.encode()
+    if unchanged and again:
         text = _text(values, count + 1)
-    if text != before:
+    if again or not unchanged:
         write_text(path, text)
     return path
 

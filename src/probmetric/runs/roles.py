@@ -19,32 +19,41 @@ import numpy as np
 from probmetric.metrics.arrays import Array, Doubles, Ints
 from probmetric.retrieval import retrieval_per_query
 from probmetric.retrieval.problem import SearchOptions
-from probmetric.trust.answers import KEPT, Answers, asked_in
+from probmetric.trust.answers import KEPT, LEAST, Answers, among_others, asked_in
 
 QUERY, GALLERY = "query", "gallery"
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Queries and gallery among N images.
+    """Queries and gallery among N images, or each image asked among the others.
 
     Attributes:
         queries: rows (Q,) of the queries.
         gallery: rows (G,) that are searched.
         ignored: pairs (P, 2) of positions in `queries` and in `gallery` that are neither right nor wrong.
         positives: for each query the positions in `gallery` of right answers; None: those of its class.
+        among_others: whether queries and gallery are all images, and no query finds itself.
     """
 
     queries: Ints
     gallery: Ints
     ignored: Ints = field(default_factory=lambda: np.empty((0, 2), dtype=np.int64))
     positives: Sequence[Ints] | None = None
+    among_others: bool = False
+
+    @classmethod
+    def everyone(cls, count: int) -> Asked:
+        """Return each of `count` images, asked among the others."""
+        return cls(np.arange(count), np.arange(count), among_others=True)
 
     def per_query(self, rows: Array, labels: Ints, ks: Sequence[int], **options: Any) -> dict[str, Doubles]:
         """Return the retrieval metrics of each query, name -> (Q,), of rows (N, M) with labels (N,).
 
         The result is empty without queries or without a gallery.
         """
+        if self.among_others:
+            return retrieval_per_query(rows, labels, ks=ks, **options)
         if not len(self.queries) or not len(self.gallery):
             return {}
         searched = SearchOptions(gallery=rows[self.gallery], ignore=self.ignored)
@@ -57,8 +66,10 @@ class Asked:
     def answers(self, record: Mapping[str, Array], labels: Ints, ks: Sequence[int] = ()) -> Answers | None:
         """Return the answers to the queries, from a record of all images, name -> (N, ...), with labels (N,).
 
-        `nearest` of the match record are rows of that record. None without queries or without a gallery.
+        `nearest` of the match record are rows of that record. None without queries or without a gallery for them.
         """
+        if self.among_others:
+            return among_others(record, labels, ks) if len(self.queries) >= LEAST else None
         values = self.per_query(record["mean"], labels, tuple(dict.fromkeys((1, *ks))))
         if not values:
             return None

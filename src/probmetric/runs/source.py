@@ -95,7 +95,7 @@ def closure(*modules: str) -> tuple[str, ...]:
         if name in reached or left_out or source_file(name) is None:
             continue
         reached.add(name)
-        waiting += [target.module for target in _targets(name) if target.inside]
+        waiting += [target.module for target in _targets(name) if target.module]
     return tuple(sorted(reached))
 
 
@@ -194,13 +194,12 @@ class _Facts(NamedTuple):
 
 @dataclass(frozen=True)
 class _Target:
-    """The target of an import: `name` of `module`, inside the project or not."""
+    """The target of an import: `name` of `module` in the project, or a dotted `name` outside it, without a module."""
 
     bound: str
     module: str
     name: str
     place: int
-    inside: bool
 
 
 @functools.cache
@@ -216,9 +215,9 @@ def _targets(module: str) -> tuple[_Target, ...]:
         key = (each.bound, each.place) if each.bound != "*" else each
         if not _in_project(origin, module):
             whole = f"{origin}.{each.name}" if each.name else origin
-            targets[key] = _Target(each.bound, "", whole, each.place, inside=False)
+            targets[key] = _Target(each.bound, "", whole, each.place)
         elif definer := _definer(origin, each.name) if each.name else (origin, ""):
-            targets[key] = _Target(each.bound, *definer, each.place, inside=True)
+            targets[key] = _Target(each.bound, *definer, each.place)
     return tuple(targets.values())
 
 
@@ -396,13 +395,11 @@ def _noted(node: ast.Import | ast.ImportFrom, imports: list[_Import], top: bool)
 
 
 def _absolute(written: str, package: str) -> str:
-    """Return the module `written` in a file of `package`, its leading dots resolved."""
-    name = written.lstrip(".")
-    level = len(written) - len(name)
-    if not level:
-        return name
-    parts = package.split(".")
-    return ".".join([*parts[: len(parts) - level + 1], *([name] if name else [])])
+    """Return the module `written` in a file of `package`, its leading dots resolved; "" if they lead out of it."""
+    try:
+        return importlib.util.resolve_name(written, package)
+    except ImportError:
+        return ""
 
 
 def _definer(origin: str, name: str) -> tuple[str, str] | None:

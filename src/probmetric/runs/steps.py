@@ -290,8 +290,7 @@ def _query_groups(folder: RunFolder, column: str) -> np.ndarray:
         raise DataError(
             f"{data} has {len(groups)} test images, the run embedded {len(test['label'])}; groups cannot be told."
         )
-    sides = ImageFacts.of(data).asked(test)
-    return groups if sides is None else groups[sides.queries]
+    return groups[ImageFacts.of(data).asked(test).queries]
 
 
 def _keep(run: str, certificate: Certificate) -> Path:

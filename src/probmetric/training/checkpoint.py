@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from probmetric.io import atomic_path, check_readable
+from probmetric.io import atomic_path, check_readable, remove_abandoned
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +68,10 @@ class Checkpoints:
         return None
 
     def remove(self) -> None:
-        """Delete every checkpoint, and the temporary and damaged files beside them."""
-        for path in self.folder.glob("*step-*"):
+        """Delete every checkpoint, the damaged ones, and what killed processes left of theirs."""
+        if self.folder.exists():
+            remove_abandoned(self.folder, "step-")
+        for path in self.folder.glob("step-*"):
             path.unlink(missing_ok=True)
 
 

@@ -222,8 +222,8 @@ class TrainingData:
         if self._held is None:
             images = self._view.load(self._load(positions), rows, seed=self.seed, epoch=epoch)
             images = to_device(images, self.device)
-        else:
-            images = self._taken(self._held, positions)
+        else:  # `index_select` copies whole rows, and leaves channels last
+            images = self._held.permute(0, 2, 3, 1).index_select(0, positions.to(self.device)).permute(0, 3, 1, 2)
         images = self._view(images, rows, seed=self.seed, epoch=epoch)
         return self._laid_out(images), self.labels[positions].to(self.device)
 
@@ -282,22 +282,15 @@ class TrainingData:
         yield from zip(chosen, self._ahead(self._plain_images, chosen), strict=True)
 
     def _ahead(self, load: Callable[[Tensor], Tensor], positions: Sequence[Tensor]) -> Iterator[Tensor]:
-        """Yield `map(load, positions)`, by threads unless the images are in memory."""
-        return ahead_of(load, positions, 0 if self._held is not None else loading_threads(self.device), self.device)
+        """Yield `map(load, positions)`, computed a few ahead by threads."""
+        return ahead_of(load, positions, loading_threads(self.device), self.device)
 
     def _plain_images(self, positions: Tensor) -> Tensor:
-        if self._held is None:
-            images = to_device(self.eye.view.load_plain(self._load(positions)), self.device)
-        else:
-            images = self._taken(self._held, positions)
+        images = to_device(self.eye.load(self._load(positions)), self.device)
         return self._laid_out(self.eye.view.normalise(images))
 
     def _load(self, positions: Tensor) -> Images:
         return self.sources["train"].load(positions.numpy())
-
-    def _taken(self, held: Tensor, positions: Tensor) -> Tensor:
-        """Return images (B, C, H, W) from memory: `index_select` copies whole rows, and leaves channels last."""
-        return held.permute(0, 2, 3, 1).index_select(0, positions.to(self.device)).permute(0, 3, 1, 2)
 
     def _laid_out(self, images: Tensor) -> Tensor:
         if images.ndim != 4:

@@ -37,35 +37,33 @@ def visible_devices() -> list[str]:
 
 
 @contextlib.contextmanager
-def claim_device(
-    request: str = "auto", *, devices: Sequence[str] | None = None, lock_folder: str | Path | None = None
-) -> Iterator[torch.device]:
+def claim_device(request: str = "auto") -> Iterator[torch.device]:
     """Yield the device to compute on; a CUDA device chosen here stays claimed until the block ends.
 
     Args:
         request: "auto" (a CUDA device if there is one, else the CPU), "cpu", "cuda", or "cuda:1".
-        devices: identities of the visible CUDA devices; default: `visible_devices()`.
-        lock_folder: where the locks lie; default: a folder of this user in the system's temporary folder.
 
     Raises:
         ConfigError: `request` names no device of this machine.
     """
-    if devices is None:
-        devices = [] if request == "cpu" else visible_devices()
-    _check(request, devices)
-    if request == "cpu" or not devices:
+    devices = [] if request == "cpu" else visible_devices()
+    allowed = ["auto", "cpu", *(["cuda"] if devices else []), *(f"cuda:{n}" for n in range(len(devices)))]
+    if request not in allowed:
+        raise ConfigError(f"device {request!r} is not available here; allowed: {', '.join(allowed)}.")
+    if not devices:
         yield torch.device("cpu")
-    elif ":" in request or len(devices) == 1:
-        yield _made_current(torch.device(request if ":" in request else "cuda:0"))
+    elif ":" in request:
+        yield _made_current(torch.device(request))
+    elif len(devices) == 1:
+        yield _made_current(torch.device("cuda:0"))
     else:
-        with _first_free(devices, _lock_folder(lock_folder)) as number:
+        with _first_free(devices) as number:
             yield _made_current(torch.device("cuda", number))
 
 
 def _made_current(device: torch.device) -> torch.device:
     """Make `device` this process's current one, so that no context is allocated on device 0 as well."""
-    if torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count():
-        torch.cuda.set_device(device)
+    torch.cuda.set_device(device)
     return device
 
 
@@ -77,21 +75,14 @@ def pick_device(request: str = "auto") -> torch.device:
     return device
 
 
-def _check(request: str, devices: Sequence[str]) -> None:
-    allowed = ["auto", "cpu", *(["cuda"] if devices else []), *(f"cuda:{n}" for n in range(len(devices)))]
-    if request not in allowed:
-        raise ConfigError(f"device {request!r} is not available here; allowed: {', '.join(allowed)}.")
-
-
-def _lock_folder(folder: str | Path | None) -> Path:
-    path = Path(folder) if folder else Path(tempfile.gettempdir()) / f"probmetric-devices-{getpass.getuser()}"
-    path.mkdir(parents=True, exist_ok=True)
-    return path
-
-
 @contextlib.contextmanager
-def _first_free(devices: Sequence[str], folder: Path) -> Iterator[int]:
-    """Yield the number of the first device with the fewest claims; the claim is held until the block ends."""
+def _first_free(devices: Sequence[str]) -> Iterator[int]:
+    """Yield the number of the first device with the fewest claims; the claim is held until the block ends.
+
+    The locks lie in a folder of this user in the system's temporary folder.
+    """
+    folder = Path(tempfile.gettempdir()) / f"probmetric-devices-{getpass.getuser()}"
+    folder.mkdir(parents=True, exist_ok=True)
     for turn in itertools.count():
         for number, name in enumerate(devices):
             path = folder / f"{re.sub(r'[^A-Za-z0-9-]', '_', name)}.{turn}.lock"

@@ -57,11 +57,6 @@ SECONDS_BETWEEN_LINES = 30.0  # in the log of a training without a visible progr
 class TrainingStoppedError(TrainingError):
     """Training was asked to stop and has saved its state."""
 
-    def __init__(self, epoch: int, step: int) -> None:
-        super().__init__(
-            f"stopped by request in epoch {epoch} after step {step}; the state is saved, the same command goes on."
-        )
-
 
 @dataclass(frozen=True)
 class Conduct:
@@ -175,7 +170,10 @@ class Trainer:
             bar.update()
             if stop:
                 self._save()
-                raise TrainingStoppedError(progress.epoch, progress.step)
+                raise TrainingStoppedError(
+                    f"stopped by request in epoch {progress.epoch} after step {progress.step}; the state is saved, the "
+                    "same command goes on."
+                )
             if progress.step_in_epoch < steps and due:
                 self._save()
 

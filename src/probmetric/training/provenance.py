@@ -50,19 +50,11 @@ def _installed(name: str) -> str | None:
 
 def _git_revision() -> str:
     """Return the commit of the source tree, with `-dirty` if it has changes; "unknown" outside a repository."""
+    command = ["git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     folder = Path(__file__).parent
-    command = [
-        "git",
-        "--no-optional-locks",
-        "-C",
-        str(folder),
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=12",
-        "--exclude=*",
-    ]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+        return subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=True, timeout=20
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown"

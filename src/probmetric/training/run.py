@@ -46,7 +46,6 @@ CHOSEN_ON = {
 class Watching(TypedDict, total=False):
     """Options of `train_run` that do not change its result; see there."""
 
-    progress: bool | None
     device: str
     threads: int | None
     checkpoint_steps: int | None
@@ -75,7 +74,6 @@ def train_run(
         state_folder: where checkpoints are kept during training; outside the workflow's declared outputs.
         code: module -> digest of the components' code; a checkpoint of other code is not continued.
         **watching: options that change the result by rounding at most:
-            progress: show a progress bar on stderr; None (default) shows it on a terminal only.
             device: "auto" (default), "cpu", "cuda" or "cuda:1".
             threads: CPU threads; None (default) leaves PyTorch's setting. Results are bit-equal for equal counts.
             checkpoint_steps: also checkpoint every so many steps; None (default): whenever two minutes have passed.
@@ -99,7 +97,6 @@ def train_run(
         run = _Run(settings, Path(prepared_folder), device, processes, code or {}, watching.get("features"))
         conduct = {
             "checkpoint_steps": watching.get("checkpoint_steps"),
-            "progress_bar": watching.get("progress"),
             "on_epoch": watching.get("on_epoch"),
             "should_stop": held.enter_context(_stop_requests()),
         }
