@@ -256,12 +256,12 @@ def _query_lines(context: ReportContext, run: RunFolder, album: Album) -> list[t
 def _best(context: ReportContext, album: Album, *names: str) -> Runs:
     """Return the best run of every dataset whose images can be shown."""
     runs = _data.best_runs(context, *names)
-    return {(data, run.key.variant): run for data, run in runs.items() if album.has(data)}
+    return {(data, run.key.variant): run for data, run in runs.items() if album.has(run.key.data)}
 
 
 def _first_bands(context: ReportContext, album: Album, *names: str) -> tuple[Runs, str]:
     """Return the first runs whose images can be shown, as many as fit, and a sentence if others are left out."""
-    runs = {place: run for place, run in _data.first_runs(context, *names).items() if album.has(place[0])}
+    runs = {place: run for place, run in _data.first_runs(context, *names).items() if album.has(run.key.data)}
     shown = dict(list(runs.items())[:_MOST_BANDS])
     return shown, f" Shown: {len(shown)} of {len(runs)} combinations." if len(shown) < len(runs) else ""
 
