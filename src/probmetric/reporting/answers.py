@@ -289,7 +289,7 @@ def _held(promise: Promise | None) -> str:
 
 def _step(context: ReportContext, answer: Answer, baseline: str | None) -> str:
     """Say whether the named method paid, and how much it gains over the frozen features on the test images."""
-    measured = {each.variant: each for each in context.series(answer.data, context.metrics[0])}
+    measured = context.series(answer.data, context.metrics[0])
     if baseline not in measured or len(measured) < 2:
         return ""
     if answer.method == baseline:
