@@ -315,7 +315,7 @@ def drawn_matches(context: ReportContext, run: RunFolder, pairs: Sequence[tuple[
         A picture of each pair; an empty list if images are small, the run combines several encoders, the weights are
         not here, the encoder has no feature maps, or PyTorch is not installed.
     """
-    trained = RunFolder.named(run.find("encoder", default=run.key.run), context.results)
+    trained = context.trained_by(run)
     if run.find("members") or not trained.trained or importlib.util.find_spec("torch") is None:
         return []
     facts = trained.encoder["encoder"]

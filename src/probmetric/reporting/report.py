@@ -106,7 +106,7 @@ def write_tables(contents: Contents) -> list[Path]:
         "table.tex": tables.latex(table, context.title or context.name),
         "claims.csv": board.csv_text(contents.findings),
         "published.csv": published.csv_text(contents.published),
-        "headline.json": json_text(in_numbers(context.metrics[0], contents.answers, contents.headlines)),
+        "headline.json": json_text(in_numbers(context.metrics[0], contents.answers)),
         **_means_by_method(table),
         "plots/means.csv": _csv_text(_means(context, table)),
         **_curves(context),

@@ -52,7 +52,8 @@ def sparsification(context: ReportContext) -> _style.Drawing:
 @register("risk_coverage")
 def risk_coverage(context: ReportContext) -> _style.Drawing:
     """Draw one panel per dataset, one line per method, averaged over seeds, with a dot where a certificate stops."""
-    curves, kept = _data.collect(context, _risk_curve), _data.collect(context, _kept)
+    curves = _data.collect(context, lambda runs: _data.mean_curve(map(_risks, runs), "answered", "wrong"))
+    kept = _data.collect(context, _kept)
     promises = {
         title: {variant: held for variant, held in kept.get(title, {}).items() if variant in lines}
         for title, lines in curves.items()
@@ -87,11 +88,6 @@ def risk_coverage(context: ReportContext) -> _style.Drawing:
         "ylabel": "share of wrong answers",
     }
     return _lines.drawing(context, words, curves, axes, say, dots=dots)
-
-
-def _risk_curve(runs: Sequence[RunFolder]) -> _data.Curve | None:
-    curves = [curve for run in runs if (curve := _risks(run))]
-    return _data.mean_curve(curves, "answered", "wrong") if curves else None
 
 
 def _risks(run: RunFolder) -> dict[str, np.ndarray] | None:

@@ -32,7 +32,7 @@ _NO_IMAGES = "no finished run has test embeddings whose prepared dataset is pres
 _NO_CONCENTRATIONS = "no finished run has concentrations and a prepared dataset to show images of."
 Picture = tuple[str, np.ndarray]  # text above it, (H, W, 3) bytes
 Bands = dict[tuple[str, str], list[Picture]]  # (dataset, method) -> pictures side by side
-Runs = dict[tuple[str, str], "RunFolder"]
+Runs = dict[tuple[str, str], RunFolder]
 Shown = tuple[list[Picture], str]  # pictures side by side, and their words in the text alternative
 
 
@@ -294,10 +294,10 @@ def _drawing(
     for (data, variant), run in runs.items():
         bands[data, variant], clause = show(run)
         clauses.append(f"{group_title(data)}, {context.label(variant)}: {clause}")
-    return words.drawing(_bands(context, bands, frames=frames), f"{words.alt}{'; '.join(clauses)}.")
+    return words.drawing(_bands(context, bands, frames or {}), f"{words.alt}{'; '.join(clauses)}.")
 
 
-def _bands(context: ReportContext, bands: Bands, *, frames: Mapping[str, str] | None = None) -> Figure:
+def _bands(context: ReportContext, bands: Bands, frames: Mapping[str, str]) -> Figure:
     """Draw one band per dataset and method: title, pictures side by side; a legend of `frames`, colour -> meaning."""
     wide = max(len(pictures) for pictures in bands.values())
     shapes = [max(picture.shape[0] / picture.shape[1] for _, picture in pictures) for pictures in bands.values()]

@@ -188,12 +188,12 @@ class PublishedComparison:
         """Return whether our interval and the printed ± explain the difference, or why this cannot be said."""
         if not self.published.unit.comparable:
             return "not comparable"
-        if self.ours is None or self.difference is None:
+        if self.ours is None:
             return "not measured" if self.method else "not run"
         if self.ours.half_width is None:
             return "one seed"
         allowed = math.hypot(self.ours.half_width, self.published.half_width)
-        return "inside" if abs(self.difference) <= allowed else "outside"
+        return "inside" if abs(self.ours.mean - self.published.value) <= allowed else "outside"
 
 
 def compare_published(context: ReportContext, numbers: Iterable[PublishedNumber]) -> list[PublishedComparison]:
