@@ -182,9 +182,7 @@ def _scores(contents: Contents) -> Values | None:
 def _tables(contents: Contents) -> Values:
     headings = contents.table.drop_duplicates("metric")
     return {
-        "groups": list(tables.groups(contents.table)),
         "columns": list(zip(headings["heading"], headings["direction"], strict=True)),
-        "optional": tables.optional_columns(contents.table),
         "tables": tables,
         "folders": _folders(contents.context),
     }
