@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fabricated_runs import context_of, gathered, write_run
+from fabricated_runs import context_of, gathered, write_prepared, write_run
 
 from probmetric.io import (
     FileError,
@@ -25,9 +25,11 @@ from probmetric.io import (
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import _data, _style, curves, draw, histograms, maps, montages, sweeps
 from probmetric.reporting.figures import list_figures as listed_figures
+from probmetric.reporting.questions import browsers
 from probmetric.reporting.results import mean_of
 from probmetric.runs.folder import RunFolder
 from probmetric.trust import certify
+from probmetric.trust.answers import among_others
 
 METHODS = ("contrastive", "proxy_nca")
 DATA = ("digits", "glyphs")
@@ -184,6 +186,41 @@ def test_the_first_method_judges_right_and_wrong(paper):
     assert np.array_equal(histograms.judgement(paper, first)[tensors["index"]], right)
     words = json.loads(draw("norm_histogram", paper)[2].read_text())
     assert "first method, contrastive on digits and contrastive on glyphs" in words["caption"]
+
+
+def test_every_method_is_judged_on_the_images_of_its_own_split(workspace):
+    runs = ["glyphs/contrastive/seed0", "glyphs+split1/proxy_nca/seed0"]
+    for run, images in zip(runs, (40, 60), strict=True):
+        write_run(workspace.root, run, {"retrieval/recall_at_1": 0.5}, images=images)
+        _enrich(workspace.root / "results" / run, "digits")
+    words = json.loads(draw("norm_histogram", gathered(workspace.context("splits", runs=runs)))[2].read_text())
+    assert "first method, contrastive on glyphs and ProxyNCA++ on glyphs+split1" in words["caption"]
+
+
+def test_pictures_are_of_the_split_of_their_run(workspace):
+    run = "glyphs+split1/contrastive/seed0"
+    folder = write_run(workspace.root, run, {"retrieval/recall_at_1": 0.5})
+    tensors, _ = read_tensors(folder / "embeddings" / "test.safetensors")
+    RunFolder(folder).write_matches({"test": among_others(tensors, tensors["label"]).tensors()}, {})
+    context = gathered(workspace.context("splits", runs=[run]))
+    pictured = ("embedding_map", "image_grid", "retrieval_examples", "uncertainty_grid")
+    for prepared in (False, True):  # glyphs is, in both cases
+        if prepared:
+            write_prepared(workspace.root, "glyphs+split1")
+        empty = {name: json.loads(draw(name, context)[2].read_text())["empty"] for name in pictured}
+        assert {name: not text for name, text in empty.items()} == dict.fromkeys(pictured, prepared)
+        assert [browser.title for browser in browsers(context)] == ["glyphs"] * prepared
+
+
+def test_a_certificate_without_a_match_record_has_no_dot(paper):
+    run = next(run for run in paper.runs if run.key.run == "digits/contrastive/seed0")
+    doubt, gallery = np.arange(400.0), content_digest(run.embeddings_file("test"))
+    certify(doubt, doubt < 300, risk=0.1, gallery=gallery).save(run.certificate_file)
+    for seed in range(2):
+        (paper.results / f"digits/contrastive/seed{seed}" / "matches.safetensors").unlink()
+    drawing = curves.risk_coverage(paper)
+    assert drawing.alt == "Risk-coverage curves. Certificates: none."
+    assert [text.get_text() for axis in drawing.figure.axes for text in axis.texts] == []
 
 
 def test_dots_of_certificates_say_what_they_promise(paper):

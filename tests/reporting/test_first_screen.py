@@ -15,7 +15,7 @@ from fabricated_runs import Workspace, gathered, write_prepared, write_run
 from probmetric.data.manifest import read_table, values_of, write_manifest
 from probmetric.io import content_digest, read_yaml, write_json, write_tensors, write_yaml
 from probmetric.metrics.statistics import Sample
-from probmetric.reporting.answers import Promise, _lead, answers, gain_over, headlines
+from probmetric.reporting.answers import Promise, _lead, answers, gain_over, with_promises
 from probmetric.reporting.figures import histograms, montages
 from probmetric.reporting.figures.montages import RIGHT, WRONG, Album
 from probmetric.reporting.page import render
@@ -58,7 +58,8 @@ def study(tmp_path, tuned, frozen=0.8):
 
 
 def step(context):
-    return headlines(context, answers(result_table(context)))["birds"].step
+    (answer,) = with_promises(context, answers(result_table(context)))
+    return answer.step
 
 
 def test_frozen_features_are_known_by_their_settings_and_not_by_a_name(tmp_path):
@@ -329,7 +330,7 @@ def test_the_page_names_what_validation_recommends_whatever_the_test_images_say(
     assert answer.margin.endswith(
         "frozen." if leads and named == "tuned" else "These had no say in the choice." if not leads else "tuned."
     )
-    told = headlines(context, [answer])["birds"].step
+    told = with_promises(context, [answer])[0].step
     assert LUCK not in told
     assert ("no other method is clearly better" in told) == (named == "frozen")
     assert f"<strong>{named}</strong>, chosen on 12 validation classes: Recall@1" in render(contents)

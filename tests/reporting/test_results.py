@@ -215,7 +215,7 @@ def test_splits_of_the_classes_are_the_values_and_their_test_classes_the_units(t
             write_json(folder / "curves.json", {"units/retrieval/recall_at_1": curve})
     context = gathered(Workspace(tmp_path, tuple(runs)).context(metrics=("retrieval/recall_at_1",), figures=()))
     assert context.data == ["glyphs"]
-    (series,) = context.series("glyphs", "retrieval/recall_at_1")
+    (series,) = context.series("glyphs", "retrieval/recall_at_1").values()
     assert series.values == pytest.approx({0: 0.5, 1: 0.85})
     assert series.unit_labels == (3, 5, 8)
     assert series.contributions[0] == pytest.approx([0.5 - 1.5 * 0.2, 0.5 + 1.5 * 0.2, 0.5])

@@ -128,6 +128,10 @@ class Answer:
 
     `mean` is its first metric, `value` the same in words. `floor`: neither this method nor the best on the test images
     learns. `chosen_by` names the validation units that chose the method; empty if test images chose it.
+
+    Its first sentences (`with_promises`) are `lead`: how many questions the method answers, and the frozen features;
+    `promise`: the promise for new questions; `step`: whether training paid. `certified` is the promise of the method's
+    certificates; None without one.
     """
 
     data: str
@@ -141,6 +145,10 @@ class Answer:
     floor: bool = False
     chosen_by: str = ""
     mean: float = math.nan
+    lead: str = ""
+    promise: str = ""
+    step: str = ""
+    certified: Promise | None = None
 
 
 def answers(table: pd.DataFrame, recommended: Mapping[str, Candidate] | None = None) -> list[Answer]:
@@ -223,43 +231,26 @@ def _significance(ranked: Sequence[Any]) -> str:
     return f"{which} is significantly worse than at least one better method (largest p = {max(worse):.2g}).{missing}"
 
 
-@dataclass(frozen=True)
-class Headline:
-    """The first sentences about one dataset.
-
-    Attributes:
-        lead: how many questions the best method answers, and the frozen features.
-        promise: the promise for new questions.
-        step: whether training paid.
-        best: the promise of the best method's certificates; None without one.
-    """
-
-    lead: str
-    promise: str
-    step: str
-    best: Promise | None
-
-
-def headlines(context: ReportContext, answers: Sequence[Answer]) -> dict[str, Headline]:
-    """Return title of the dataset -> its first sentences."""
+def with_promises(context: ReportContext, answers: Sequence[Answer]) -> list[Answer]:
+    """Return the answers with their first sentences."""
     frozen = frozen_baselines(context)
-    told = {}
+    told = []
     for answer in answers:
         runs = context.methods.get(answer.data, {})
         best = Promise.of(runs.get(answer.method, ()))
         baseline = frozen.get(answer.data)
-        alone = Promise.of(runs[baseline]) if baseline else None
-        lead = _lead(best, alone if answer.method != baseline else None)
-        told[answer.title] = Headline(lead, _held(best), _step(context, answer, baseline), best)
+        alone = Promise.of(runs[baseline]) if baseline and answer.method != baseline else None
+        step = _step(context, answer, baseline)
+        told.append(replace(answer, lead=_lead(best, alone), promise=_held(best), step=step, certified=best))
     return told
 
 
-def in_numbers(metric: str, answers: Sequence[Answer], told: Mapping[str, Headline]) -> dict[str, dict[str, Any]]:
+def in_numbers(metric: str, answers: Sequence[Answer]) -> dict[str, dict[str, Any]]:
     """Return dataset -> content of `headline.json`: the method, its first metric, the shares answered and wrong."""
     numbers: dict[str, dict[str, Any]] = {}
     for answer in (each for each in answers if each.method):
         numbers[answer.data] = {"method": answer.method, metric.split("/")[-1]: answer.mean}
-        if best := told[answer.title].best:
+        if best := answer.certified:
             numbers[answer.data] |= {"answered": round(best.answered, 1), "wrong": round(best.wrong, 1)}
     return numbers
 
@@ -289,7 +280,7 @@ def _held(promise: Promise | None) -> str:
 
 def _step(context: ReportContext, answer: Answer, baseline: str | None) -> str:
     """Say whether the named method paid, and how much it gains over the frozen features on the test images."""
-    measured = {each.variant: each for each in context.series(answer.data, context.metrics[0])}
+    measured = context.series(answer.data, context.metrics[0])
     if baseline not in measured or len(measured) < 2:
         return ""
     if answer.method == baseline:

@@ -128,6 +128,11 @@ def but_for_length(overrides: Overrides) -> Overrides:
     return frozenset(item for item in overrides if not item.startswith(EPOCHS))
 
 
+def version(key: RunKey) -> tuple[str, Overrides]:
+    """Return method and overrides of a run without the number of epochs, which runs of several lengths share."""
+    return key.method, but_for_length(overrides_of(key))
+
+
 def usual(keys: Iterable[RunKey]) -> Overrides:
     """Return the overrides that more than half of the methods have; of several lengths of training, the longest.
 
@@ -161,16 +166,16 @@ def other_lengths(keys: Iterable[RunKey]) -> set[str]:
     rarer = rarer_lengths(keys)
     keys = [key for key in keys if key.variant not in rarer]
     common = _common(keys)
-    versions = {(key.method, but_for_length(overrides_of(key))) for key in keys if overrides_of(key) in common}
+    compared = {version(key) for key in keys if overrides_of(key) in common}
     uncommon = (key for key in keys if overrides_of(key) not in common)
-    return rarer | {key.variant for key in uncommon if (key.method, but_for_length(overrides_of(key))) in versions}
+    return rarer | {key.variant for key in uncommon if version(key) in compared}
 
 
 def rarer_lengths(keys: Iterable[RunKey]) -> set[str]:
     """Return variants with fewer seeds, or splits of the classes, than another length of the same method."""
     runs: dict[tuple[str, Overrides], Counter[str]] = defaultdict(Counter)
     for key in set(keys):
-        runs[key.method, but_for_length(overrides_of(key))][key.variant] += 1
+        runs[version(key)][key.variant] += 1
     return {
         variant for of_method in runs.values() for variant in of_method if of_method[variant] < max(of_method.values())
     }

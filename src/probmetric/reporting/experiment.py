@@ -134,14 +134,14 @@ class ReportContext:
         """Return dataset (noise included) -> method -> metric -> series, in the experiment's order."""
         return over_splits(self.by_seed)
 
-    def series(self, data: str, metric: str) -> list[Series]:
-        """Return one metric of every method on a dataset; methods without values are left out."""
-        return [series[metric] for series in self.measured.get(data, {}).values() if metric in series]
+    def series(self, data: str, metric: str) -> dict[str, Series]:
+        """Return method -> its `metric` on a dataset; methods without values are left out."""
+        methods = self.measured.get(data, {})
+        return {variant: series[metric] for variant, series in methods.items() if metric in series}
 
     def by_data(self, metric: str) -> dict[str, dict[str, Series]]:
         """Return dataset -> method -> its `metric`; methods without values are left out."""
-        measured = {data: {each.variant: each for each in self.series(data, metric)} for data in self.data}
-        return {data: methods for data, methods in measured.items() if methods}
+        return {data: methods for data in self.data if (methods := self.series(data, metric))}
 
     def ranked(self, metric: str) -> dict[str, dict[str, Series]]:
         """Return the same as `by_data`, without variants of another length of training, which are not compared."""

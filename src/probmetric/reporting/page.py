@@ -1,9 +1,9 @@
 """One self-contained HTML page per experiment: the answer, one table, how sure the answers are; details are folded.
 
-A section is a function of the report's `Contents` and a template of the same name. Figures are embedded, the page
-fetches no files, and all text from results and configuration is escaped. The browser runs only the page's own script,
-which sorts and filters tables and turns the pages of questions. The page holds no date, so the same results give the
-same bytes.
+A section is a template that shows the report's `Contents`, and a function of the same name for what else it shows.
+Figures are embedded, the page fetches no files, and all text from results and configuration is escaped. The browser
+runs only the page's own script, which sorts and filters tables and turns the pages of questions. The page holds no
+date, so the same results give the same bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from PIL import Image
 from probmetric.data.manifest import SUMMARY, read_summary
 from probmetric.io import FileError, check_readable, of_kind, present, read_json, read_text
 from probmetric.reporting import published, questions, tables, uncertainty
-from probmetric.reporting.answers import Answer, Headline, Held, answers, certificates, headlines
+from probmetric.reporting.answers import Answer, Held, answers, certificates, with_promises
 from probmetric.reporting.claims import Finding, board
 from probmetric.reporting.experiment import ReportContext
 from probmetric.reporting.figures import STANDING
@@ -81,12 +81,7 @@ class Contents:
     @functools.cached_property
     def answers(self) -> list[Answer]:
         """Return which method to take, for every dataset."""
-        return answers(self.table, self.recommended)
-
-    @functools.cached_property
-    def headlines(self) -> dict[str, Headline]:
-        """Return title of the dataset -> its first sentences."""
-        return headlines(self.context, self.answers)
+        return with_promises(self.context, answers(self.table, self.recommended))
 
     @functools.cached_property
     def scores(self) -> dict[str, list[uncertainty.ScoreTable]]:
@@ -125,8 +120,8 @@ def render(contents: Contents) -> str:
     sections = []
     for name, (heading, folded, build) in SECTIONS.items():
         if (values := build(contents)) is not None:
-            template = pages.get_template(f"{name}.html.j2")
-            sections.append((name, heading, folded, Markup(template.render(context=context, **values))))
+            text = pages.get_template(f"{name}.html.j2").render(contents=contents, context=context, **values)
+            sections.append((name, heading, folded, Markup(text)))
     page = pages.get_template("report.html.j2")
     return page.render(context=context, title=context.title or context.name, sections=sections, script=_script())
 
@@ -159,12 +154,7 @@ def _script() -> dict[str, str]:
 
 def _answer(contents: Contents) -> Values:
     return {
-        "answers": contents.answers,
-        "headlines": contents.headlines,
         "browsers": {browser.title: browser for browser in contents.browsers},
-        "cautions": contents.cautions,
-        "certificates": contents.certificates,
-        "seeds": contents.seeds,
         "unprepared": [group_title(data) for data in contents.context.data if not _is_prepared(contents.context, data)],
         "unkept": sum(not present(run.embeddings_file("test")) for run in contents.context.runs),
         "how_to_add_frozen": "" if frozen_baselines(contents.context) else HOW_TO_ADD_FROZEN,
@@ -177,8 +167,7 @@ def _browsers(contents: Contents) -> Values | None:
 
 def _uncertainty(contents: Contents) -> Values | None:
     judged = uncertainty.trust(contents.context)
-    shown = {"trust": judged, "certificates": contents.certificates, "texts": uncertainty}
-    return shown if judged else None
+    return {"trust": judged, "texts": uncertainty} if judged else None
 
 
 def _added(contents: Contents) -> Values | None:
@@ -193,9 +182,7 @@ def _scores(contents: Contents) -> Values | None:
 def _tables(contents: Contents) -> Values:
     headings = contents.table.drop_duplicates("metric")
     return {
-        "groups": list(tables.groups(contents.table)),
         "columns": list(zip(headings["heading"], headings["direction"], strict=True)),
-        "optional": tables.optional_columns(contents.table),
         "tables": tables,
         "folders": _folders(contents.context),
     }
@@ -265,8 +252,6 @@ def _protocol(contents: Contents) -> Values:
     return {
         "selection": [str(name) for name in sorted(metrics) if name],
         "leaking": list(dict.fromkeys(contents.context.label(run.key.variant) for run in leaking)),
-        "seeds": contents.seeds,
-        "cautions": contents.cautions,
         "datasets": [_dataset(contents.context, data) for data in contents.context.data],
     }
 

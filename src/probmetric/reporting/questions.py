@@ -175,8 +175,8 @@ def browsers(context: ReportContext, recommended: Mapping[str, Candidate] | None
     chosen = {data: (data, candidate.method) for data, candidate in (recommended or {}).items()}
     runs = best_runs(context, "mean", "label", "index")
     runs |= {data: first[place] for data, place in chosen.items() if place in first}
-    for data, run in runs.items():
-        if album.has(data) and present(run.matches_file):
+    for run in runs.values():
+        if album.has(run.key.data) and present(run.matches_file):
             browser = _browser(context, run, album, len(listed))
             listed += [browser] if browser else []
     return listed
@@ -201,7 +201,7 @@ def _browser(context: ReportContext, run: RunFolder, album: Album, number: int) 
     questions = answers.questions(answers.chosen())[: MOST_PICTURES // (1 + NEAREST)]
     browser = Browser(
         number=number,
-        title=group_title(data),
+        title=group_title(run.key.group),
         label=context.label(run.key.variant),
         run=run.key.run,
         sheet=Sheet(album, data, test["index"]),
@@ -315,7 +315,7 @@ def drawn_matches(context: ReportContext, run: RunFolder, pairs: Sequence[tuple[
         A picture of each pair; an empty list if images are small, the run combines several encoders, the weights are
         not here, the encoder has no feature maps, or PyTorch is not installed.
     """
-    trained = RunFolder.named(run.find("encoder", default=run.key.run), context.results)
+    trained = context.trained_by(run)
     if run.find("members") or not trained.trained or importlib.util.find_spec("torch") is None:
         return []
     facts = trained.encoder["encoder"]

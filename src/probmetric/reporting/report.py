@@ -106,7 +106,7 @@ def write_tables(contents: Contents) -> list[Path]:
         "table.tex": tables.latex(table, context.title or context.name),
         "claims.csv": board.csv_text(contents.findings),
         "published.csv": published.csv_text(contents.published),
-        "headline.json": json_text(in_numbers(context.metrics[0], contents.answers, contents.headlines)),
+        "headline.json": json_text(in_numbers(context.metrics[0], contents.answers)),
         **_means_by_method(table),
         "plots/means.csv": _csv_text(_means(context, table)),
         **_curves(context),
@@ -145,22 +145,14 @@ def _curves(context: ReportContext) -> dict[str, str]:
 
 def markdown(contents: Contents) -> str:
     """Return GitHub-flavoured Markdown: a table per dataset and noise rate, published numbers, claims if any ran."""
-    context = contents.context
-    return (
-        templates()
-        .get_template("table.md.j2")
-        .render(
-            context=context,
-            title=context.title or context.name,
-            table=contents.table,
-            head=tables.MARKDOWN.head(contents.table),
-            optional=tables.optional_columns(contents.table),
-            published=contents.published,
-            claims=board.board(context, contents.findings),
-            tables=tables,
-            numbers=published,
-            texts=board,
-        )
+    context, template = contents.context, templates().get_template("table.md.j2")
+    return template.render(
+        contents=contents,
+        context=context,
+        claims=board.board(context, contents.findings),
+        tables=tables,
+        numbers=published,
+        texts=board,
     )
 
 

@@ -176,15 +176,13 @@ def by_method(table: pd.DataFrame, expected: Iterable[RunKey]) -> Measured:
     for key in keys.values():
         measured.setdefault(key.data, {}).setdefault(key.variant, {})
     shown = table[table["value"].notna() & table["run"].isin(list(keys))].sort_values("seed", kind="stable")
-    units: dict[tuple[str, str], list[_Row]] = defaultdict(list)
+    first: dict[tuple[str, str], _Row] = {}
     by_seed: dict[tuple[str, str, str], list[_Row]] = defaultdict(list)
     for row in shown.assign(kept=shown["contributions"].notna()).to_dict("records"):
-        data, variant = keys[row["run"]].data, keys[row["run"]].variant
-        by_seed[data, variant, row["metric"]].append(row)
+        key = keys[row["run"]]
+        by_seed[key.data, key.variant, row["metric"]].append(row)
         if row["kept"]:
-            units[data, row["metric"]].append(row)
-    for (data, metric), rows in units.items():
-        _check_units(rows, f"{metric} on {data}")
+            _check_units(row, first.setdefault((key.data, row["metric"]), row), key.data)
     for (data, variant, metric), rows in by_seed.items():
         measured[data][variant][metric] = _series(rows, keys[rows[0]["run"]])
     for methods in measured.values():
@@ -237,17 +235,15 @@ def _value_per_split(splits: Sequence[Series], labels: Sequence[int]) -> Series:
     )
 
 
-def _check_units(kept: Sequence[_Row], where: str) -> None:
-    """Raise a FileError if two runs' contributions belong to different units, because they cannot be compared."""
-    first, expected = kept[0]["run"], kept[0]["unit_labels"]
-    for row in kept:
-        labels, values = row["unit_labels"], row["contributions"]
-        if len(labels) != len(values) or not np.array_equal(labels, expected):
-            raise FileError(
-                f"{where}: {row['run']} was measured on {len(labels)} units and has {len(values)} contributions, "
-                f"{first} on {len(expected)}, and these are not the same units in the same order; delete "
-                "made/evaluate.json of the run whose data are old and run it again."
-            )
+def _check_units(row: _Row, first: _Row, data: str) -> None:
+    """Raise a FileError if a run's contributions belong to other units than the first run's: they are not compared."""
+    labels, values, expected = row["unit_labels"], row["contributions"], first["unit_labels"]
+    if len(labels) != len(values) or not np.array_equal(labels, expected):
+        raise FileError(
+            f"{row['metric']} on {data}: {row['run']} was measured on {len(labels)} units and has {len(values)} "
+            f"contributions, {first['run']} on {len(expected)}, and these are not the same units in the same order; "
+            "delete made/evaluate.json of the run whose data are old and run it again."
+        )
 
 
 def _series(rows: Sequence[_Row], key: RunKey) -> Series:

@@ -58,13 +58,7 @@ def _group(context: ReportContext, data: str) -> Iterator[dict[str, Any]]:
     expected = [key for key in context.expected if key.group == data]
     measured = context.table[context.table["data"] == data]
     unranked = other_lengths(expected)
-    cells = {}
-    for metric in context.metrics:
-        cells[metric] = compare(
-            metric,
-            {each.variant: each for each in context.series(data, metric)},
-            unranked=unranked,
-        )
+    cells = {metric: compare(metric, context.series(data, metric), unranked=unranked) for metric in context.metrics}
     first, by_split = context.metrics[0], context.by_split(data)
     frozen = cells[first].get(frozen_baselines(context).get(data, ""))
     for variant in dict.fromkeys(key.variant for key in expected):

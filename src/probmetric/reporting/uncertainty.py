@@ -116,19 +116,17 @@ def trust(context: ReportContext) -> dict[str, list[Trust]]:
     return {title: methods for title, methods in judged.items() if methods}
 
 
-_Metrics = Mapping[str, "Series"]
+_Metrics = Mapping[str, Series]
 
 
 def _evidence(variant: str, series: _Metrics, methods: Mapping[str, _Metrics]) -> dict[str, Evidence]:
     """Return metric -> its evidence about a method's uncertainty."""
-    questions = {metric: question for metric in sorted(series) if (question := _question(metric, series))}
-    order = sorted(questions, key=lambda metric: [*QUESTIONS, "difficulty"].index(questions[metric]))
     evidence = {}
-    for metric in order:
-        sample = series[metric]
-        cell, counted = summarise(sample), sample.unit_variance(list(sample.values)) is not None
-        floor = _floor(metric, variant, methods, free=questions[metric] != "difficulty")
-        evidence[metric] = _grade(questions[metric], metric, cell, floor, units=counted)
+    for metric, sample in sorted(series.items()):
+        if question := _question(metric, series):
+            cell, counted = summarise(sample), sample.unit_variance(list(sample.values)) is not None
+            floor = _floor(metric, variant, methods, free=question != "difficulty")
+            evidence[metric] = _grade(question, metric, cell, floor, units=counted)
     return evidence
 
 
@@ -144,7 +142,7 @@ def _question(metric: str, measured: _Metrics) -> Question | None:
     return "difficulty" if "spearman" in parts[-1] and parts[0] not in ("val", "last") else None
 
 
-def _floor(metric: str, variant: str, methods: Mapping[str, _Metrics], *, free: bool = True) -> float | None:
+def _floor(metric: str, variant: str, methods: Mapping[str, _Metrics], *, free: bool) -> float | None:
     """Return the best mean of the search's free scores and of methods that learn nothing.
 
     It is None if none of these was measured, or if free scores exist (`free`) but were not measured.

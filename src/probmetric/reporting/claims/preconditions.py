@@ -28,10 +28,10 @@ from statistics import fmean
 from probmetric.data.manifest import SUMMARY, read_summary
 from probmetric.io import present
 from probmetric.reporting.claims import Claim, Names
-from probmetric.reporting.comparison import Overrides, but_for_length, overrides_of
+from probmetric.reporting.comparison import version
 from probmetric.reporting.experiment import ReportContext
 from probmetric.runs.folder import RunFolder, late_gain
-from probmetric.runs.names import LabelNoise, RunKey, split_data_name, without_split
+from probmetric.runs.names import LabelNoise, split_data_name, without_split
 
 PAPERS = ("nivmf", "nir", "vmf", "lam", "pfml")
 GAIN = 0.01
@@ -74,10 +74,10 @@ def _converged(context: ReportContext, claim: Claim, data: str, variants: Sequen
 
 def _gain_of_longer(context: ReportContext, claim: Claim, data: str, variant: str) -> str:
     """Say why `variant` is not seen to have converged, compared with the same method trained for another length."""
-    measured = {each.variant: each for each in context.series(data, claim.metric)}
+    measured = context.series(data, claim.metric)
     if variant not in measured:
         return f"has no {claim.metric}"
-    alike = [name for name in measured if _but_for_length(measured[name].key) == _but_for_length(measured[variant].key)]
+    alike = [name for name in measured if version(measured[name].key) == version(measured[variant].key)]
     trained = {name: _trained_by(context, data, name) for name in alike}
     epochs = {name: min(len(run.history) for run in runs) for name, runs in trained.items() if runs}
     if variant not in epochs:
@@ -119,10 +119,6 @@ def _as_in_paper(context: ReportContext) -> bool:
     """Say whether an experiment repeats a paper's table on the paper's data."""
     table, _, substitute = context.name.partition("@")
     return table.partition("/")[0] in PAPERS and not substitute
-
-
-def _but_for_length(key: RunKey) -> tuple[str, Overrides]:
-    return key.method, but_for_length(overrides_of(key))
 
 
 def _tuned_or_published(context: ReportContext, claim: Claim, data: str, variants: Sequence[str]) -> str:

@@ -57,11 +57,11 @@ def evaluate_claims(context: ReportContext, claims: Iterable[Claim]) -> list[Fin
 
 def corrected_over_claims(findings: Sequence[Finding]) -> list[Finding]:
     """Return the findings with their verdicts after Holm's correction over all that were tested and are testable."""
-    tested = [each.p_value is not None and each.verdict != "not testable here" for each in findings]
-    p_values = [each.p_value if counts else math.nan for each, counts in zip(findings, tested, strict=True)]
+    testable = (None if each.verdict == "not testable here" else each.p_value for each in findings)
+    p_values = [math.nan if p_value is None else p_value for p_value in testable]
     return [
-        replace(each, corrected=each.verdict if p_value < LEVEL else "undecided") if counts else each
-        for each, counts, p_value in zip(findings, tested, holm(p_values).tolist(), strict=True)
+        each if math.isnan(p_value) else replace(each, corrected=each.verdict if p_value < LEVEL else "undecided")
+        for each, p_value in zip(findings, holm(p_values).tolist(), strict=True)
     ]
 
 
@@ -91,7 +91,7 @@ class _Case:
         metric, fidelities = claim.against_metric or claim.metric, (self.fidelity, "corrected")
         opponents = {names[0]: self._series(metric, names, fidelities) for names in claim.against}
         present = {item.variant: item for item in opponents.values() if item is not None}
-        tests = {name: test for name, test in self._tests(method, present).items() if test.n}
+        tests = self._tests(method, present)
         if not tests:
             return None
         missing = tuple(name for name, item in opponents.items() if item is None)
@@ -104,6 +104,7 @@ class _Case:
         return replace(finding, fidelity=self.fidelity, tuned_on=tuned_on, as_printed=as_printed)
 
     def _tests(self, method: Series, opponents: Mapping[str, Series]) -> dict[str, _Test]:
+        """Return the test against each opponent that shares a seed; for a threshold, the test of the method alone."""
         claim = self.claim
         if claim.kind == "exceeds":
             at = dict.fromkeys(method.values, claim.threshold)
@@ -112,7 +113,12 @@ class _Case:
             return {"": _test(claim, method, exact)}
         other_metric = claim.against_metric or claim.metric
         sample = self._sample(method, claim.metric)
-        return {name: _test(claim, sample, self._sample(item, other_metric)) for name, item in opponents.items()}
+        samples = {name: self._sample(item, other_metric) for name, item in opponents.items()}
+        return {
+            name: _test(claim, sample, other)
+            for name, other in samples.items()
+            if sample.values.keys() & other.values.keys()
+        }
 
     def _several(self) -> Finding | None:
         """Return a finding that the claim's method was run with several settings, or None if it was not."""
@@ -135,7 +141,8 @@ class _Case:
 
     def _versions(self, metric: str, names: Names, fidelities: Names) -> Iterator[list[Series]]:
         """Yield the runs of each name and fidelity, whatever their overrides; tuned ones first."""
-        here = [item for item in self.context.series(self.data, metric) if item.variant not in self.rarer]
+        series = self.context.series(self.data, metric)
+        here = [item for variant, item in series.items() if variant not in self.rarer]
         tuned = self.context.tuned
         versions = [(item, tuned[item.key.method]) for item in here if item.key.method in tuned]
         for among in (versions, [(item, item.key.method) for item in here]):
@@ -146,8 +153,8 @@ class _Case:
         """Return the measured values; for `robust`, their change by the noise."""
         if self.claim.kind != "robust":
             return after
-        clean = [each for each in self.context.series(self.clean, metric) if each.variant == after.variant]
-        return _change(after, clean[0]) if clean else replace(after, values={}, contributions={}, errors={})
+        clean = self.context.series(self.clean, metric).get(after.variant)
+        return _change(after, clean) if clean else replace(after, values={}, contributions={}, errors={})
 
 
 def _change(after: Series, before: Series) -> Series:
@@ -176,16 +183,10 @@ class _Test:
     units: UnitVariance | None
     n: int
 
-    @property
-    def favours(self) -> bool:
-        return self.shifted >= 0
-
 
 def _test(claim: Claim, method: Series, opponent: Series) -> _Test:
-    """Test the paired differences in favour of the claim, shifted by its margin."""
-    shared = sorted(set(method.values) & set(opponent.values))
-    if not shared:
-        return _Test(math.nan, None, None, math.nan, math.nan, None, 0)
+    """Test the paired differences in favour of the claim, shifted by its margin; the two share a seed."""
+    shared = sorted(method.values.keys() & opponent.values.keys())
     sign = -1.0 if claim.better_is == "lower" else 1.0
     first = [sign * method.values[seed] for seed in shared]
     second = [sign * opponent.values[seed] for seed in shared]
@@ -240,7 +241,7 @@ def _finding(claim: Claim, data: str, tests: Mapping[str, _Test], missing: Names
 def _verdict(tests: Mapping[str, _Test], adjusted: Mapping[str, float], missing: Names) -> tuple[Verdict, list[str]]:
     """Return the verdict and the opponents behind it; with missing opponents a claim can only hold in part."""
     significant = [name for name in tests if adjusted[name] < LEVEL]
-    if refuting := [name for name in significant if not tests[name].favours]:
+    if refuting := [name for name in significant if tests[name].shifted < 0]:
         return "does not hold", refuting
     if unclear := [name for name in tests if name not in significant]:
         return "undecided", unclear

@@ -87,7 +87,7 @@ def line_panels(
     """
     variants = context.ordered(variant for curves in panels.values() for variant in curves)
     if len(variants) > FEW:
-        return small_multiples(context, panels, finish, dots)
+        return small_multiples(context, panels, finish, dots or {})
     looks = _style.looks(context.variants)
     labels = [context.label(variant) for variant in variants]
     figure, axes = _style.panels(len(panels), columns, panel_height=panel_height, named=labels)
@@ -106,7 +106,7 @@ def small_multiples(
     context: ReportContext,
     blocks: Panels,
     finish: Callable[[Axes], Any],
-    dots: Dots | None = None,
+    dots: Dots,
 ) -> Figure:
     """Draw title -> method -> (x (P,), y (P,)[, low (P,), high (P,)]): a block of panels per title, on common axes.
 
@@ -130,7 +130,7 @@ def small_multiples(
         axes = _panels(part, height, names[title])
         for axis, (variant, words) in zip(axes, names[title].items(), strict=True):
             _panel(axis, curves, variant, looks[variant])
-            _mark(axis, {name: dot for name, dot in (dots or {}).get(title, {}).items() if name == variant}, looks)
+            _mark(axis, {name: dot for name, dot in dots.get(title, {}).items() if name == variant}, looks)
             axis.set_title("\n".join(words), fontsize=_TYPE, fontweight="normal", pad=2)
             finish(axis)
         part.text(0.5, 0.08 / height, axes[0].get_xlabel(), ha="center", fontsize=_TYPE + 0.5)

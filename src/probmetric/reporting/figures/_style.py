@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,11 +76,9 @@ class Look:
     dash: Any
 
 
-@contextlib.contextmanager
-def style() -> Iterator[None]:
-    """Set Matplotlib's seaborn theme at the report's type size for the block."""
-    with mpl.style.context(["seaborn-v0_8-whitegrid", "seaborn-v0_8-paper", _RC]):
-        yield
+def style() -> AbstractContextManager[None]:
+    """Set Matplotlib's seaborn theme at the report's type size for a block."""
+    return mpl.style.context(["seaborn-v0_8-whitegrid", "seaborn-v0_8-paper", _RC])
 
 
 _RC: dict[str, Any] = {

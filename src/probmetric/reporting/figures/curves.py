@@ -52,6 +52,12 @@ def sparsification(context: ReportContext) -> _style.Drawing:
 @register("risk_coverage")
 def risk_coverage(context: ReportContext) -> _style.Drawing:
     """Draw one panel per dataset, one line per method, averaged over seeds, with a dot where a certificate stops."""
+    curves = _data.collect(context, lambda runs: _data.mean_curve(map(_risks, runs), "answered", "wrong"))
+    kept = _data.collect(context, _kept)
+    promises = {
+        title: {variant: held for variant, held in kept.get(title, {}).items() if variant in lines}
+        for title, lines in curves.items()
+    }
     words = _style.Words(
         "Wrong answers against the share of questions answered",
         "Test images are questions; the surest are answered first. How sure an answer is, the score says by which the "
@@ -59,10 +65,8 @@ def risk_coverage(context: ReportContext) -> _style.Drawing:
         "Dot: how many questions the certificates answer that promise the share of wrong answers written in the panel "
         "(the promise of most seeds). A good line starts low and rises late.",
         "no run of this experiment has a match record.",
+        f"Risk-coverage curves. Certificates: {'' if any(promises.values()) else 'none'}",
     )
-    curves, promises = _data.collect(context, _risk_curve), _data.collect(context, _kept)
-    if not curves:
-        return words.nothing()
     dots = {
         title: {
             variant: (stop := held.answered / 100, float(np.interp(stop, *curves[title][variant])), f"≤ {_risk(held)}")
@@ -71,21 +75,19 @@ def risk_coverage(context: ReportContext) -> _style.Drawing:
         for title, each in promises.items()
     }
 
-    def axes(axis: Axes) -> None:
-        axis.set(xlim=(0, 1), ylim=(0, None), xlabel="share of questions answered", ylabel="share of wrong answers")
+    def say(title: str, lines: Mapping[str, _data.Curve]) -> str:
+        return "; ".join(
+            f"{title}, {context.label(variant)}: {held.answered:.0f} % answered, at most {_risk(held)}"
+            for variant, held in promises[title].items()
+        )
 
-    figure = _lines.line_panels(context, curves, axes, dots=dots)
-    parts = [
-        f"{title}, {context.label(variant)}: {held.answered:.0f} % answered, at most {_risk(held)}"
-        for title, each in promises.items()
-        for variant, held in each.items()
-    ]
-    return words.drawing(figure, f"Risk-coverage curves. Certificates: {'; '.join(parts) or 'none'}.")
-
-
-def _risk_curve(runs: Sequence[RunFolder]) -> _data.Curve | None:
-    curves = [curve for run in runs if (curve := _risks(run))]
-    return _data.mean_curve(curves, "answered", "wrong") if curves else None
+    axes = {
+        "xlim": (0, 1),
+        "ylim": (0, None),
+        "xlabel": "share of questions answered",
+        "ylabel": "share of wrong answers",
+    }
+    return _lines.drawing(context, words, curves, axes, say, dots=dots)
 
 
 def _risks(run: RunFolder) -> dict[str, np.ndarray] | None:

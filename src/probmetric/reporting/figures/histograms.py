@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from probmetric.metrics.ood import ood_metrics
@@ -29,6 +28,7 @@ def uncertainty(context: ReportContext) -> _style.Drawing:
         "medians. In the corner: AUROC, the chance that the image of another dataset is less certain. Each method has "
         "its own scale.",
         "no run of this experiment was evaluated on out-of-distribution images.",
+        "Histograms. AUROC: ",
     )
     panels = {}
     for (data, variant), run in _data.first_runs(context, "uncertainty").items():
@@ -37,30 +37,30 @@ def uncertainty(context: ReportContext) -> _style.Drawing:
             test = run.tensors("test", "uncertainty")["uncertainty"]
             title = f"{group_title(data)}\n{context.label(variant)}"
             panels[title] = Groups(test, strange, chance_larger(strange, test))
-    if not panels:
-        return words.nothing()
-    figure = _histograms(panels, ("test images", "out-of-distribution images"), "uncertainty")
-    return words.drawing(figure, f"Histograms. AUROC: {_chances(panels)}.")
+    return _drawing(words, panels, ("test images", "out-of-distribution images"), "uncertainty")
 
 
 @register("norm_histogram")
 def norms(context: ReportContext) -> _style.Drawing:
     """Draw one panel per dataset and method with concentrations, its first seed (paper 000, figure 9).
 
-    The experiment's first method on the dataset judges which images are right, as a baseline does in the paper. If a
-    dataset has a single method, that method judges.
+    The experiment's first method on a prepared dataset judges which of its images are right, as a baseline does in the
+    paper. If a dataset has a single method, that method judges.
     """
     judges: dict[str, RunFolder] = {}
-    for (data, _), run in _data.first_runs(context, "mean", "label", "index").items():
-        judges.setdefault(data, run)
-    verdicts = {data: judgement(context, judge) for data, judge in judges.items()}
+    for run in context.runs:
+        if run.holds("test", "mean", "label", "index"):
+            judges.setdefault(run.key.data, run)
+    shown = _data.first_runs(context, "concentration", "index")
+    verdicts = {data: judgement(context, judges[data]) for data in {run.key.data for run in shown.values()}}
     panels, judged_by = {}, {}
-    for (data, variant), run in _data.first_runs(context, "concentration", "index").items():
+    for (data, variant), run in shown.items():
         test = run.tensors("test", "concentration", "index")
-        verdict = verdicts[data][test["index"]]
+        verdict = verdicts[run.key.data][test["index"]]
         right, wrong = (test["concentration"][verdict == value] for value in (1, 0))
         panels[f"{group_title(data)}\n{context.label(variant)}"] = Groups(right, wrong, chance_larger(right, wrong))
-        judged_by[data] = f"{context.label(judges[data].key.variant)} on {group_title(data)}"
+        judge = judges[run.key.data].key
+        judged_by[judge.data] = f"{context.label(judge.variant)} on {group_title(judge.data)}"
     words = _style.Words(
         "Norms of right and wrong images",
         "Share of test images by concentration (mostly the norm of the embedding); first seed. An image is right if "
@@ -69,12 +69,9 @@ def norms(context: ReportContext) -> _style.Drawing:
         "same images: right and wrong are decided by the experiment's first method, "
         f"{listed(list(judged_by.values()))}.",
         "no finished run has concentrations.",
+        "Histograms. Chance that a right image has the larger concentration: ",
     )
-    if not panels:
-        return words.nothing()
-    figure = _histograms(panels, ("nearest neighbour right", "nearest neighbour wrong"), "concentration")
-    alt = f"Histograms. Chance that a right image has the larger concentration: {_chances(panels)}."
-    return words.drawing(figure, alt)
+    return _drawing(words, panels, ("nearest neighbour right", "nearest neighbour wrong"), "concentration")
 
 
 @dataclass(frozen=True)
@@ -104,12 +101,12 @@ def judgement(context: ReportContext, run: RunFolder) -> np.ndarray:
     return table
 
 
-def _chances(panels: Mapping[str, Groups]) -> str:
-    return "; ".join(f"{title.replace(chr(10), ', ')}: {groups.chance:.2f}" for title, groups in panels.items())
-
-
-def _histograms(panels: Mapping[str, Groups], names: tuple[str, str], quantity: str) -> Figure:
+def _drawing(
+    words: _style.Words, panels: Mapping[str, Groups], names: tuple[str, str], quantity: str
+) -> _style.Drawing:
     """Draw one panel per title: shares of both groups and their medians; logarithmic if the values spread widely."""
+    if not panels:
+        return words.nothing()
     figure, axes = _style.panels(len(panels), 3, panel_height=1.75, named=names)
     for axis, (title, groups) in zip(axes, panels.items(), strict=True):
         _panel(axis, groups)
@@ -117,7 +114,8 @@ def _histograms(panels: Mapping[str, Groups], names: tuple[str, str], quantity: 
         axis.set(xlabel=quantity, yticks=[])
     colours = (_style.BLUE, _style.ORANGE)
     _style.legend(figure, [Patch(facecolor=colour, alpha=0.5, edgecolor=colour) for colour in colours], names)
-    return figure
+    chances = (f"{title.replace(chr(10), ', ')}: {groups.chance:.2f}" for title, groups in panels.items())
+    return words.drawing(figure, f"{words.alt}{'; '.join(chances)}.")
 
 
 def _panel(axis: Axes, groups: Groups) -> None:

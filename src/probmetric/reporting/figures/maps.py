@@ -22,7 +22,8 @@ _SPHERE_POINTS, _SPHERE_COLUMNS = 2000, 3
 def embedding_map(context: ReportContext) -> _style.Drawing:
     """Draw a t-SNE map per dataset, for the method with the best first metric, its first seed (paper 004, figure 5)."""
     album = Album(context.prepared)
-    runs = {data: run for data, run in _data.best_runs(context, "mean", "label", "index").items() if album.has(data)}
+    best = _data.best_runs(context, "mean", "label", "index")
+    runs = {data: run for data, run in best.items() if album.has(run.key.data)}
     names = listed([run.key.run for run in runs.values()])
     words = _style.Words(
         "Map of the embedding space",
@@ -39,7 +40,7 @@ def embedding_map(context: ReportContext) -> _style.Drawing:
     for axis, (data, run) in zip(axes, runs.items(), strict=True):
         test = run.tensors("test", "mean", "index", "label")
         rows = _some_rows(test["label"])
-        _map(axis, project(test["mean"][rows]), album.tiles(data, test["index"][rows]), _SIZE * columns)
+        _map(axis, project(test["mean"][rows]), album.tiles(run.key.data, test["index"][rows]), _SIZE * columns)
         axis.set_title(f"{group_title(data)}: {context.label(run.key.variant)}")
     return words.drawing(figure, f"Images placed by similarity, of {names}.")
 

@@ -32,7 +32,7 @@ _NO_IMAGES = "no finished run has test embeddings whose prepared dataset is pres
 _NO_CONCENTRATIONS = "no finished run has concentrations and a prepared dataset to show images of."
 Picture = tuple[str, np.ndarray]  # text above it, (H, W, 3) bytes
 Bands = dict[tuple[str, str], list[Picture]]  # (dataset, method) -> pictures side by side
-Runs = dict[tuple[str, str], "RunFolder"]
+Runs = dict[tuple[str, str], RunFolder]
 Shown = tuple[list[Picture], str]  # pictures side by side, and their words in the text alternative
 
 
@@ -256,12 +256,12 @@ def _query_lines(context: ReportContext, run: RunFolder, album: Album) -> list[t
 def _best(context: ReportContext, album: Album, *names: str) -> Runs:
     """Return the best run of every dataset whose images can be shown."""
     runs = _data.best_runs(context, *names)
-    return {(data, run.key.variant): run for data, run in runs.items() if album.has(data)}
+    return {(data, run.key.variant): run for data, run in runs.items() if album.has(run.key.data)}
 
 
 def _first_bands(context: ReportContext, album: Album, *names: str) -> tuple[Runs, str]:
     """Return the first runs whose images can be shown, as many as fit, and a sentence if others are left out."""
-    runs = {place: run for place, run in _data.first_runs(context, *names).items() if album.has(place[0])}
+    runs = {place: run for place, run in _data.first_runs(context, *names).items() if album.has(run.key.data)}
     shown = dict(list(runs.items())[:_MOST_BANDS])
     return shown, f" Shown: {len(shown)} of {len(runs)} combinations." if len(shown) < len(runs) else ""
 
@@ -294,10 +294,10 @@ def _drawing(
     for (data, variant), run in runs.items():
         bands[data, variant], clause = show(run)
         clauses.append(f"{group_title(data)}, {context.label(variant)}: {clause}")
-    return words.drawing(_bands(context, bands, frames=frames), f"{words.alt}{'; '.join(clauses)}.")
+    return words.drawing(_bands(context, bands, frames or {}), f"{words.alt}{'; '.join(clauses)}.")
 
 
-def _bands(context: ReportContext, bands: Bands, *, frames: Mapping[str, str] | None = None) -> Figure:
+def _bands(context: ReportContext, bands: Bands, frames: Mapping[str, str]) -> Figure:
     """Draw one band per dataset and method: title, pictures side by side; a legend of `frames`, colour -> meaning."""
     wide = max(len(pictures) for pictures in bands.values())
     shapes = [max(picture.shape[0] / picture.shape[1] for _, picture in pictures) for pictures in bands.values()]

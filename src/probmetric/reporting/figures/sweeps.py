@@ -163,7 +163,7 @@ def collect(context: ReportContext, data: str) -> Sweep:
     that was measured on the dataset, because accuracy exists for known classes only.
     """
     metric = next((name for name in context.metrics if context.series(data, name)), context.metrics[0])
-    measured = {series.variant: series for series in context.series(data, metric)}
+    measured = context.series(data, metric)
     keys = {key.variant: key for key in context.expected if key.group == data}
     runs = {run.key.variant: run for run in context.runs if run.key.group == data}
     options = _joined({variant: _own_options(context, key) for variant, key in keys.items()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -187,12 +188,12 @@ class PublishedComparison:
         """Return whether our interval and the printed ± explain the difference, or why this cannot be said."""
         if not self.published.unit.comparable:
             return "not comparable"
-        if self.ours is None or self.difference is None:
+        if self.ours is None:
             return "not measured" if self.method else "not run"
         if self.ours.half_width is None:
             return "one seed"
         allowed = math.hypot(self.ours.half_width, self.published.half_width)
-        return "inside" if abs(self.difference) <= allowed else "outside"
+        return "inside" if abs(self.ours.mean - self.published.value) <= allowed else "outside"
 
 
 def compare_published(context: ReportContext, numbers: Iterable[PublishedNumber]) -> list[PublishedComparison]:
@@ -269,16 +270,12 @@ def _played(
     context: ReportContext, number: PublishedNumber, part: str, whole: set[str]
 ) -> dict[str, tuple[str, _Values]]:
     """Return method -> fidelity and values by seed; with folds, means over folds, for seeds run on every fold."""
-    by_fold = [
-        {each.variant: each for each in context.series(data, number.metric) if part and plays(each.key.method, part)}
-        for data in number.data
-        if data in whole
-    ]
+    if not whole.issuperset(number.data):
+        return {}
+    by_fold = [context.series(data, number.metric) for data in number.data]
     played: dict[str, tuple[str, _Values]] = {}
-    if len(by_fold) < len(number.data):
-        return played
     for variant, first in by_fold[0].items():
-        if all(variant in fold for fold in by_fold):
+        if part and plays(first.key.method, part) and all(variant in fold for fold in by_fold):
             folds = [fold[variant].values for fold in by_fold]
             seeds = [seed for seed in first.values if all(seed in fold for fold in folds)]
             played[variant] = (first.fidelity, {seed: fmean(fold[seed] for fold in folds) for seed in seeds})
@@ -301,14 +298,11 @@ Block = dict[tuple[str, str], Line]  # row of the paper's table, method of ours 
 
 def blocks(comparisons: Sequence[PublishedComparison]) -> dict[str, Block]:
     """Return a block per dataset and noise rate, by its title, in the paper's order."""
-    places = list(dict.fromkeys((item.published.title, item.published.row) for item in comparisons))
-    made: dict[str, Block] = {}
-    for title, row in places:
-        block = made.setdefault(title, {})
-        for item in comparisons:
-            if (item.published.title, item.published.row) == (title, row):
-                block.setdefault((row, item.method), {})[item.published.heading] = item
-    return made
+    made: dict[str, Block] = defaultdict(dict)
+    for item in comparisons:
+        number = item.published
+        made[number.title].setdefault((number.row, item.method), {})[number.heading] = item
+    return dict(made)
 
 
 def headings(comparisons: Sequence[PublishedComparison], title: str) -> list[str]:
