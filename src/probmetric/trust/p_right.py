@@ -259,8 +259,8 @@ def added_auroc(
 
     Both maps are logistic and cross-fitted over the same class-disjoint parts; the AUROC is P(a wrong answer gets the
     lower P(right)), ties count half. The 95 % percentile interval is over bootstrap samples of classes, with these
-    maps. Other classes would give other maps, so it leaves out the true gain in 10 % (100 classes) to 17 % (10 classes)
-    of cases; of scores that are noise fewer than one in 100 have an interval above 0.
+    maps. Other classes would give other maps, so it leaves out the true gain more often than in 5 % of cases
+    (`benchmarks/assumptions.py`).
 
     Args:
         free: name -> (N,) scores that every search returns.
