@@ -45,7 +45,7 @@ def test_a_damaged_summary_is_named(prepared_dataset, tmp_path, content):
     with pytest.raises(FileError, match=r"summary\.json is damaged"):
         write_card(folder, tmp_path / "card")
     assert "summary.json is damaged" in str(doctor(folder))
-    with pytest.raises(FileError, match=r"summary\.json is damaged .*prepare the dataset again"):
+    with pytest.raises(FileError, match=r"summary\.json is damaged .*data ensure digits"):
         add_noise(folder, tmp_path / "digits+noise0.2", rate=0.2, kind="uniform", seed=0)
 
 

@@ -16,10 +16,9 @@ from probmetric.data.manifest import (
     SUMMARY,
     TYPES,
     counted,
+    read_columns,
     read_summary,
-    read_table,
     rebuild_advice,
-    values_of,
     verify_digest,
 )
 from probmetric.data.store import ImageStore
@@ -47,9 +46,8 @@ def doctor(folder: str | Path) -> list[str]:
     except FileError as error:
         findings.append(_with_advice(folder, error, advice))
     try:
-        table, metadata = read_table(folder)
-        columns = {name: values_of(table, name) for name in table.column_names}
-        summary, store = read_summary(folder, advice), ImageStore(folder)
+        columns, metadata = read_columns(folder)
+        summary, store = read_summary(folder), ImageStore(folder)
     except FileError as error:
         return [*findings, _with_advice(folder, error, advice)]
     clean = columns.get("clean_label", columns["label"])

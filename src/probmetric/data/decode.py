@@ -181,12 +181,10 @@ def is_picture(path: Path) -> bool:
     """Say whether the first bytes of a file, whatever its name, are those of an image that can be read."""
     from PIL import Image
 
-    try:
+    with contextlib.suppress(Exception):  # whatever a reader of bytes that may be anything stumbles over
         if path.is_file():  # a pipe would be waited for
             Image.open(path, formats=_formats()).close()
             return True
-    except Exception:  # whatever a reader of bytes that may be anything stumbles over
-        return False
     return False
 
 

@@ -237,7 +237,7 @@ class OwnImages(OwnData):
     def table(self, root: Path, columns: Columns, description: str) -> Table:
         """Return the table of the images below `root`, with the manifest `columns` (N,)."""
         marked = self.near_duplicates and self.store == "pixels"
-        image = ImageFiles(root, columns["path"], "RGB", self.shorter_side, self.store, marked)
+        image = ImageFiles(root, columns["path"], self.shorter_side, self.store, marked)
         return Table(columns, image, self.protocol, description, on_error=self.on_error)
 
 

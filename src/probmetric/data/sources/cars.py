@@ -22,10 +22,10 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from probmetric.data.image_folder import read_image_folder
-from probmetric.data.manifest import DataError
+from probmetric.data.manifest import DataError, stays_inside
 from probmetric.data.sources import RawFile, RawFiles, Table, options, register
 from probmetric.data.sources._files import LAM_VIEW, VMF_SCALE, ZeroShot, existing, strings
-from probmetric.data.sources._listing import mat_variable, stays_inside
+from probmetric.data.sources._listing import mat_variable
 
 CLASSES, TRAIN = 196, 98
 _Listing = list[tuple[str, str, int]]
