@@ -110,7 +110,9 @@ def test_a_folder_that_is_not_a_dataset_is_an_error(tmp_path):
         ({"label": lambda column: column + 1}, "0-based"),
         ({"split": at(4, "trian")}, "trian"),
         ({"index": at(2, 7)}, "column index"),
-        ({"split": at(0, "test"), "sha256": at(1, None)}, "empty cells"),
+        ({"split": at(0, "test"), "sha256": at(1, None)}, "column sha256 has empty cells"),
+        ({"label": lambda column: np.array([None, *column[1:]])}, "column label has empty cells"),
+        ({"offset": lambda column: np.array([None, *column[1:]])}, "column offset has empty cells"),
     ],
 )
 def test_doctor_names_inconsistent_columns(digits_copy, changes, message):

@@ -14,7 +14,6 @@ from probmetric.data.manifest import (
     MANIFEST,
     SPLITS,
     SUMMARY,
-    TYPES,
     counted,
     read_columns,
     read_summary,
@@ -68,9 +67,6 @@ def _with_advice(folder: Path, error: FileError, advice: str) -> str:
 def _wrong_columns(columns: _Columns, clean: np.ndarray) -> Iterator[str]:
     if not np.array_equal(columns["index"], np.arange(len(clean))):
         yield f"column index is not 0..{len(clean) - 1}"
-    for name in TYPES:
-        if columns[name].dtype == object and any(value is None for value in columns[name]):
-            yield f"column {name} has empty cells"
     labels = np.unique(clean)
     gaps = np.setdiff1d(np.arange(labels.max(initial=0) + 1), labels)[:SHOWN].tolist()
     if not np.array_equal(labels, np.arange(len(labels))):

@@ -184,6 +184,11 @@ def read_table(
     absent = [name for name in columns or TYPES if name not in table.column_names]
     if absent:
         raise DataError(f"{path} has no column {absent}; {rebuild_advice(Path(folder))}.")
+    for name in sorted(TYPES.keys() & set(table.column_names)):
+        column = table.column(name)
+        if column.null_count or pa.types.is_integer(column.type) != TYPES[name].startswith("int"):
+            what = f"column {name} has empty cells, or values of another type than {TYPES[name]}"
+            raise DataError(f"{path}: {what}; {rebuild_advice(Path(folder))}.")
     return table, metadata
 
 
@@ -228,23 +233,21 @@ def load_manifest(folder: str | Path) -> pd.DataFrame:
     return frame
 
 
-def write_digest(folder: str | Path, names: list[str] | None = None, digests: dict[str, str] | None = None) -> None:
-    """Write the digest of a prepared folder.
+def write_digest(folder: str | Path, sha256: str = "") -> None:
+    """Write the digest of a prepared folder: of its manifest, and of the pixels that the manifest names.
 
     Args:
         folder: the prepared folder.
-        names: files to list, relative to the folder. None: the manifest and the pixels it names; if the folder has a
-            digest that passes the quick check, the same text is written again without reading the pixels.
-        digests: those that need not be computed again.
+        sha256: SHA-256 of the pixels. "": as in the digest that the folder has, which must pass the quick check; if
+            there is none, the pixels are read.
     """
-    folder, digests = Path(folder), dict(digests or {})
-    if names is None:
-        names = [MANIFEST, (Path(load_metadata(folder).get("images", ".")) / IMAGES).as_posix()]
-        if (folder / DIGEST).is_file():
-            verify_digest(folder)
-            digests = read_digest(folder)
-    lines = [f"{digests.get(name) or sha256_file(folder / name)}  {name}\n" for name in names]
-    write_text(folder / DIGEST, "".join(lines))
+    folder = Path(folder)
+    images = (Path(load_metadata(folder).get("images", ".")) / IMAGES).as_posix()
+    if not sha256 and (folder / DIGEST).is_file():
+        verify_digest(folder)
+        sha256 = read_digest(folder).get(images, "")
+    digests = {MANIFEST: sha256_file(folder / MANIFEST), images: sha256 or sha256_file(folder / images)}
+    write_text(folder / DIGEST, "".join(f"{digest}  {name}\n" for name, digest in digests.items()))
 
 
 def read_digest(folder: str | Path) -> dict[str, str]:

@@ -59,8 +59,7 @@ def write_variant(
     with new_folder(output_folder, PREPARED, [prepared_folder]) as folder:
         write_manifest(folder / MANIFEST, every, {**metadata, **changes, "images": owner})
         write_json(folder / SUMMARY, {**summary, **changes, **counted(every["label"], every["split"])})
-        images = f"{owner}/{IMAGES}"
-        write_digest(folder, [MANIFEST, images], {images: digest})
+        write_digest(folder, digest)
 
 
 def split_classes(
