@@ -290,8 +290,10 @@ def test_the_same_pixels_under_two_classes_are_told(tmp_path):
 
 
 def test_what_is_no_table_is_said(tmp_path):
+    with pytest.raises(DataError, match=r"x\.csv is missing, or no \.csv"):
+        prepared(tmp_path / "x.csv", tmp_path / "shop")
     (tmp_path / "x.xlsx").touch()
-    with pytest.raises(DataError, match=r"is no \.csv, \.tsv, \.parquet file"):
+    with pytest.raises(DataError, match=r"is missing, or no \.csv, \.tsv, \.parquet file"):
         prepared(tmp_path / "x.xlsx", tmp_path / "shop")
     (tmp_path / "x.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(DataError, match="cannot be read"):

@@ -121,7 +121,8 @@ def _from_devkit(files: RawFiles) -> tuple[Path, _Listing] | None:
     names = files.find(["cars_meta.mat"], [Cars.files[4]]) / "cars_meta.mat"
     listing: _Listing = []
     for part, listed in (("train", "cars_train_annos.mat"), ("test", "cars_test_annos_withlabels.mat")):
-        folder = files.find([f"cars_{part}"], [Cars.files[2 if part == "train" else 3]]) / f"cars_{part}"
+        holder = files.find([f"cars_{part}"], [Cars.files[2 if part == "train" else 3]])
+        folder = holder.resolve() / f"cars_{part}"
         if (folder / f"cars_{part}").is_dir():
             folder = folder / f"cars_{part}"
         annotated = _annotated(files.find([listed], [Cars.files[4]]) / listed, names, "fname")
@@ -151,10 +152,8 @@ def _annotated(path: Path, names: Path, field: str) -> _Listing:
         where = f"{path}, annotation {row}"
         if not isinstance(image, str) or not stays_inside(image):
             raise DataError(f"{where}: {image!a} is no path inside the dataset; get it again.")
-        if np.shape(kind) != () or not isinstance(kind, int | np.integer):
-            raise DataError(f"{where}: the class {kind!a} is no whole number; get it again.")
-        if not 1 <= kind <= len(classes):
-            raise DataError(f"{path}: class {kind} of an annotation is none of 1 to {len(classes)}; get it again.")
+        if not isinstance(kind, int | np.integer) or not 1 <= kind <= len(classes):
+            raise DataError(f"{where}: the class {kind!a} is none of the numbers 1 to {len(classes)}; get it again.")
         listing.append((image, classes[kind - 1], int(kind)))
     return listing
 
