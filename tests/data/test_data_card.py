@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from probmetric.data import DataError, add_noise, doctor, load_manifest, prepare_dataset
-from probmetric.data.card import write_card
+from probmetric.data.card import LICENCES, write_card
 from probmetric.data.manifest import read_digest
+from probmetric.data.sources import REGISTRY
 from probmetric.io import FileError
 
 
@@ -26,6 +27,12 @@ def test_the_card_of_own_data_is_titled_by_its_name_and_says_what_it_is_made_of(
     options = {"raw": tmp_path / "v.npz", "progress": False, "split": "by_image"}
     words = write_card(prepare_dataset("embeddings", tmp_path / "shop", **options), tmp_path / "card").read_text()
     assert words.startswith("# shop\n\nvectors of 3 dimensions from v.npz\n\nProtocol: closed set.")
+
+
+@pytest.mark.parametrize("name", REGISTRY.names())
+def test_the_licence_of_every_embedded_dataset_is_known(name):
+    source = REGISTRY.get(name)
+    assert (name in LICENCES) == (not source.alternatives() and not source.needs_raw)
 
 
 def test_another_readme_is_left_alone(prepared_dataset, tmp_path):

@@ -33,9 +33,11 @@ def store(folder):
 TRANSFORM = Photos(size=32, resize=40, scale=(0.2, 1.0), jitter=(0.3, 0.3, 0.3, 0.1))
 
 
-@pytest.mark.parametrize("options", [{}, {"square": True, "ratio": (1.0, 1.0)}, {"crop": False}])
+@pytest.mark.parametrize(
+    "options", [{}, {"square": True, "ratio": (1.0, 1.0)}, {"square": True, "resize": 0}, {"crop": False}]
+)
 def test_a_view_is_the_same_in_any_batch(store, options):
-    transform = Photos(size=32, resize=40, jitter=(0.3, 0.3, 0.3, 0.1), **options)
+    transform = Photos(**{"size": 32, "resize": 40, "jitter": (0.3, 0.3, 0.3, 0.1)} | options)
 
     def views(rows, seed=1, epoch=2):
         loaded = transform.load(store.load(rows), rows, seed=seed, epoch=epoch)

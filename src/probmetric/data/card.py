@@ -20,10 +20,11 @@ from probmetric.data.sources import REGISTRY
 from probmetric.io import write_text
 from probmetric.io.folders import new_folder
 
+DIGITS = "CC BY 4.0 (UCI Optical Recognition of Handwritten Digits, as scikit-learn ships it)"
 FONTS = "DejaVu (Bitstream Vera), STIX (SIL OFL 1.1) and Computer Modern (AMS), as matplotlib ships them"
 LICENCES = {
-    "digits": "CC BY 4.0 (UCI Optical Recognition of Handwritten Digits, as scikit-learn ships it)",
-    **dict.fromkeys(("glyphs", "glyphs_closed", "symbols", "letters_exact"), FONTS),
+    **dict.fromkeys(("digits", "digits_open"), DIGITS),
+    **dict.fromkeys(("glyphs", "glyphs_closed", "symbols", "other_scripts", "letters_exact"), FONTS),
 }
 COLUMNS = {
     "index": "row number",

@@ -88,16 +88,14 @@ def create_sampler(
     size, per_class = batching.batch_size, batching.per_class
     if not len(labels):
         raise OptionError("there are no images to draw batches from: the training split is empty.")
-    if size < 1:
-        raise OptionError(f"batches of {size} images; a batch has at least 1.")
     if batching.sampler == "shuffle":
         return _shuffled(len(labels), size, seed)
     if batching.sampler == "pairs":
         return _pairs(labels, size, seed, places)
-    if per_class < 1 or size % per_class:
+    if size % per_class:
+        allowed = max(1, round(size / per_class)) * per_class
         raise OptionError(
-            f"batch size {size} is not a multiple of {per_class} images per class; nearest allowed: "
-            f"{max(1, round(size / max(per_class, 1))) * max(per_class, 1)}."
+            f"batch size {size} is not a multiple of {per_class} images per class; nearest allowed: {allowed}."
         )
     if batching.sampler == "class_random":
         return _class_random(members_of(labels), size, per_class, seed)

@@ -136,7 +136,7 @@ class Photos(View):
         """Crop an image (H, W, C) at random and resize it to (C, S, S)."""
         height, width = image.shape[:2]
         if self.square:
-            height, width = self.shorter, self.shorter
+            height = width = self.shorter or self.size
         top, left, h, w = crop_window(height, width, self.scale, self.ratio, draw[:_CROP_DRAWS])
         if self.square:
             y, x = image.shape[0] / height, image.shape[1] / width
