@@ -126,7 +126,7 @@ def _arrow(values: np.ndarray, kind: str | None) -> pa.Array:
     import pyarrow as pa
 
     if values.dtype.kind in "iuf":
-        data = np.ascontiguousarray(values, dtype=kind)
+        data = np.ascontiguousarray(values, dtype=kind or values.dtype.newbyteorder("="))
         return pa.Array.from_buffers(pa.from_numpy_dtype(data.dtype), len(data), [None, pa.py_buffer(data)])
     plain: list[Any] = values.tolist()
     if values.dtype.kind in "VS":

@@ -68,7 +68,7 @@ class RawFiles:
         """Return the user's own file, which ends in one of `kinds`."""
         file = self.folder
         if file is None or file.suffix.lower() not in kinds or not file.is_file():
-            wrong = f"{file or 'its file'} is missing, or no {', '.join(kinds)} file"
+            wrong = f"{file or 'raw'} is no file, or ends in none of {', '.join(kinds)}"
             raise DataError(f"{self.name}: {wrong}; set `raw` to yours.")
         return file
 

@@ -98,8 +98,8 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     except UnicodeDecodeError as error:
         number, byte = error.object[: error.start].count(b"\n") + 1, error.object[error.start]
         raise DataError(
-            f"{path}, line {number}: byte {byte:#04x} is not UTF-8; save the file as UTF-8 (Excel: `CSV UTF-8`), or "
-            "get it again."
+            f"{path}, line {number}: byte {byte:#04x} is not {error.encoding.upper()}; save the file as UTF-8 (Excel: "
+            "`CSV UTF-8`), or get it again."
         ) from error
     yield from ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
 

@@ -161,8 +161,8 @@ class OwnData(Source):
             raise DataError(f"{where} has {count} class(es){left_out}{needed}")
         if not np.any(splits == "val"):
             raise DataError(
-                f"{where} leaves no image to validate on: with test_fraction {self.test_fraction:g} every class keeps "
-                "one image to train on. Add images, lower test_fraction, or set split: by_class."
+                f"{where} leaves no image to validate on: every class has one image to train on, or none. Add images; "
+                f"if the data name no splits, lower test_fraction ({self.test_fraction:g}) or set split: by_class."
             )
 
     def _large_enough(self, listed: Columns, where: Path, notes: list[str]) -> np.ndarray:
