@@ -123,6 +123,20 @@ def test_jitter_agrees_with_torchvision(which):
         torch.testing.assert_close(result, adjust(image, factor), rtol=0, atol=1e-6)
 
 
+def test_grey_images_have_no_hue():
+    images, draws = torch.rand(2, 1, 5, 5), np.array([[0.1, 0.9, 0.5, 0.2], [0.7, 0.3, 0.5, 0.8]])
+    hue = jittered(images, (0.2, 0.2, 0.0, 0.4), draws)
+    assert torch.equal(hue, jittered(images, (0.2, 0.2, 0.0, 0.0), draws))
+
+
+@pytest.mark.parametrize("options", [{"square": True}, {"ratio": (1e-6, 1e-6)}])
+def test_crops_of_the_smallest_images_and_of_odd_shapes_are_not_empty(options):
+    view, rows = Photos(size=8, **options), np.arange(40)
+    for shape in ((1, 1, 3), (1, 30, 3), (30, 2, 3)):
+        images = [np.full(shape, 7, dtype=np.uint8)] * len(rows)
+        assert (view.load(images, rows, seed=0, epoch=0) == 7).all()
+
+
 def test_normalisation():
     images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (2, 3, 4, 5), dtype=np.uint8))
     out = Photos().normalise(images)

@@ -169,16 +169,14 @@ def _pairs(labels: np.ndarray, batch_size: int, seed: int, places: Mapping[str, 
         raise OptionError(f"batch size is {batch_size}; with the sampler 'pairs' it must be even.")
     if places is None:
         queries, partners = pairs_of_classes(labels)
-        if not len(queries):
-            raise DataError("sampler 'pairs': no training class has two images; use 'shuffle'.")
-        return pair_sampler(queries, partners, batch_size // 2, seed)
-    queries, database, near = positives(dict(places), radius=TRAIN_RADIUS)
-    if not any(map(len, near)):
-        raise DataError(
-            f"sampler 'pairs': none of the {len(queries)} training queries has a database image within "
-            f"{TRAIN_RADIUS:g} m; use 'shuffle' or 'balanced'."
-        )
-    return pair_sampler(queries, [database[rows] for rows in near], batch_size // 2, seed)
+        lacking = "no training class has two images"
+    else:
+        queries, database, near = positives(dict(places), radius=TRAIN_RADIUS)
+        partners = [database[rows] for rows in near]
+        lacking = f"none of the {len(queries)} training queries has a database image within {TRAIN_RADIUS:g} m"
+    if not any(map(len, partners)):
+        raise DataError(f"sampler 'pairs': {lacking}; use 'shuffle' or 'balanced'.")
+    return pair_sampler(queries, partners, batch_size // 2, seed)
 
 
 def pairs_of_classes(labels: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:

@@ -107,11 +107,9 @@ def _distinct(root: Path, listing: _Listing) -> list[str]:
 
 def _from_annotations(files: RawFiles) -> tuple[Path, _Listing] | None:
     """List cars_annos.mat with car_ims/."""
-    marker = files.look(["cars_annos.mat"])
-    if marker is None:
-        return None
-    path = marker / "cars_annos.mat"
-    return files.find(["car_ims"], [Cars.files[0]]), _annotated(path, path, "relative_im_path")
+    for path in files.files(Cars.files[1].name):
+        return files.find(["car_ims"], [Cars.files[0]]), _annotated(path, path, "relative_im_path")
+    return None
 
 
 def _from_devkit(files: RawFiles) -> tuple[Path, _Listing] | None:
