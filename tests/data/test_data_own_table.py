@@ -242,6 +242,12 @@ def test_any_column_of_names_is_a_label(tmp_path, labels, names):
     assert set(prepared(tmp_path / "s.parquet", tmp_path / "shop", split="by_image")["class_name"]) == names
 
 
+def test_columns_of_bytes_are_left_out_also_where_the_first_cell_is_empty(tmp_path):
+    table = {"path": pictures(tmp_path), "label": ["x", "y"] * 12, "thumb": pa.array([None, b"1"] * 12)}
+    pq.write_table(pa.table(table), tmp_path / "s.parquet")
+    assert "thumb" not in prepared(tmp_path / "s.parquet", tmp_path / "shop", split="by_image")
+
+
 @pytest.mark.parametrize(
     ("name", "mark", "encoding"),
     [

@@ -175,7 +175,7 @@ def listed_in(file: Path, names: dict[str, str], columns: Columns) -> Columns:
     texts["label"] = strings([unicodedata.normalize("NFC", name) for name in texts["label"]])
     taken = {*names, *names.values(), *TYPES, *OURS}
     extra = {name: values for name, values in columns.items() if name not in taken and values.ndim == 1}
-    extra = {name: values for name, values in extra.items() if not isinstance(values[0], bytes)}
+    extra = {name: cells for name, cells in extra.items() if not any(isinstance(cell, bytes) for cell in cells)}
     extra |= {name: _strengths(extra[name]) for name in STRENGTHS if name in extra}
     return extra | {"class_name" if role == "label" else role: values for role, values in texts.items()}
 
