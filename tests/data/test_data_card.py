@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from probmetric.data import DataError, add_noise, doctor, load_manifest, prepare_dataset
-from probmetric.data.card import write_card
+from probmetric.data.card import LICENCES, write_card
 from probmetric.data.manifest import read_digest
+from probmetric.data.sources import REGISTRY
 from probmetric.io import FileError
 
 
@@ -28,6 +29,12 @@ def test_the_card_of_own_data_is_titled_by_its_name_and_says_what_it_is_made_of(
     assert words.startswith("# shop\n\nvectors of 3 dimensions from v.npz\n\nProtocol: closed set.")
 
 
+@pytest.mark.parametrize("name", REGISTRY.names())
+def test_the_licence_of_every_embedded_dataset_is_known(name):
+    source = REGISTRY.get(name)
+    assert (name in LICENCES) == (not source.alternatives() and not source.needs_raw)
+
+
 def test_another_readme_is_left_alone(prepared_dataset, tmp_path):
     (tmp_path / "README.md").write_text("ours")
     with pytest.raises(FileError, match=r"as its data card: README\.md"):
@@ -45,7 +52,7 @@ def test_a_damaged_summary_is_named(prepared_dataset, tmp_path, content):
     with pytest.raises(FileError, match=r"summary\.json is damaged"):
         write_card(folder, tmp_path / "card")
     assert "summary.json is damaged" in str(doctor(folder))
-    with pytest.raises(FileError, match=r"summary\.json is damaged .*prepare the dataset again"):
+    with pytest.raises(FileError, match=r"summary\.json is damaged .*data ensure digits"):
         add_noise(folder, tmp_path / "digits+noise0.2", rate=0.2, kind="uniform", seed=0)
 
 

@@ -80,9 +80,10 @@ def test_noise_makes_letters_ambiguous_and_classes_are_unseen(prepared):
     assert [len(part) // len(set(part)) for part in parts] == [24, 48, 48]  # with the defaults 480
 
 
-def test_testing_on_all_letters_is_refused(tmp_path):
-    with pytest.raises(OptionError, match="test_letters is 12 of 10 letters"):
-        prepare_dataset("letters_exact", tmp_path / "exact", letters=10, test_letters=12, progress=False)
+@pytest.mark.parametrize("tested", [9, 12])
+def test_testing_on_all_letters_or_all_but_one_is_refused(tmp_path, tested):
+    with pytest.raises(OptionError, match=f"test_letters is {tested} of 10 letters"):
+        prepare_dataset("letters_exact", tmp_path / "exact", letters=10, test_letters=tested, progress=False)
 
 
 def test_images_of_another_kind_are_refused(few):

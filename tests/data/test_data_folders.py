@@ -110,7 +110,9 @@ def test_a_folder_that_is_not_a_dataset_is_an_error(tmp_path):
         ({"label": lambda column: column + 1}, "0-based"),
         ({"split": at(4, "trian")}, "trian"),
         ({"index": at(2, 7)}, "column index"),
-        ({"split": at(0, "test"), "sha256": at(1, None)}, "empty cells"),
+        ({"split": at(0, "test"), "sha256": at(1, None)}, "column sha256 has empty cells"),
+        ({"label": lambda column: np.array([None, *column[1:]])}, "column label has empty cells"),
+        ({"offset": lambda column: np.array([None, *column[1:]])}, "column offset has empty cells"),
     ],
 )
 def test_doctor_names_inconsistent_columns(digits_copy, changes, message):
@@ -162,14 +164,15 @@ def test_numbers_of_any_width_are_read_as_they_were_written_also_by_variants(tmp
     folder = shutil.copytree(prepared / "glyphs", tmp_path / "glyphs")
     table, metadata = read_table(folder)
     columns = {name: values_of(table, name) for name in table.column_names}
-    extra = {kind: np.linspace(0, 3, len(table)).astype(kind) for kind in ("float16", "float32", "float64", "uint8")}
+    kinds = ("float16", "float32", "float64", "uint8", ">f4", ">i2")
+    extra = {kind: np.linspace(0, 3, len(table)).astype(kind) for kind in kinds}
     write_manifest(folder / MANIFEST, columns | extra, metadata)
     (folder / "digest").unlink()
     write_digest(folder)
     split_classes(folder, tmp_path / "glyphs+split1", number=1)
     for place in (folder, tmp_path / "glyphs+split1"):
         for kind, values in load_columns(place, list(extra)).items():
-            assert values.dtype == kind
+            assert values.dtype == np.dtype(kind).newbyteorder("=")
             np.testing.assert_array_equal(values, extra[kind])
 
 

@@ -157,6 +157,11 @@ def test_spaces_in_a_path_are_kept(copy: Callable[..., Path], tmp_path: Path) ->
     assert "bicycle final/110000000001_0.JPG" in read("sop", tmp_path / "raw", tmp_path / "out").columns["path"]
 
 
+def test_two_spaces_in_a_path_stay_two(tmp_path: Path) -> None:
+    (tmp_path / "images.txt").write_text(" 1  a  b/c d.jpg \t\r\n")
+    assert [row.cells for row in rows(tmp_path / "images.txt", 2)] == [["1", "a  b/c d.jpg"]]
+
+
 def test_product_numbers_in_any_order_keep_products_apart(copy: Callable[..., Path], tmp_path: Path) -> None:
     """A training product whose number is larger than the test products'."""
     listing = copy("sop") / SOP
@@ -185,9 +190,9 @@ def test_cars_classes_that_differ_in_punctuation_are_not_merged(copy: Callable[.
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"class": 99}, "class 99 of an annotation is none of 1 to 12"),
-        ({"class": 0}, "class 0 of an annotation is none of 1 to 12"),
-        ({"class": 1.5}, "annotation 3: the class 1.5 is no whole number"),
+        ({"class": 99}, "annotation 3: the class 99 is none of the numbers 1 to 12"),
+        ({"class": 0}, "annotation 3: the class 0 is none of the numbers 1 to 12"),
+        ({"class": 1.5}, "annotation 3: the class 1.5 is none of the numbers 1 to 12"),
         ({"relative_im_path": "../../x.jpg"}, "annotation 3: '../../x.jpg' is no path inside"),
         ({"relative_im_path": 7}, "annotation 3: 7 is no path inside"),
     ],
@@ -218,6 +223,7 @@ def test_cars_annotations(copy: Callable[..., Path], tmp_path: Path, change: dic
         ("pairsDevTest.txt", "Abel_Pacheco\t1\t2", "Abel_Pacheco\t1\t99", "line 2: image 99 of 'Abel_Pacheco' is none"),
         ("pairsDevTest.txt", "Abel_Pacheco\t1\t2", "Abel_Pacheco\t1\t²", r"line 2: '\\xb2' is no whole number"),
         ("pairsDevTest.txt", "Abel_Pacheco\t1\t2\n", "", "is no list of pairs of the test people"),
+        ("pairsDevTest.txt", "\n", "0" * 15 + "\n", "is no list of pairs of the test people"),
         ("peopleDevTrain.txt", "Al_Gore\t6", "Al_Gore\t0", "peopleDevTrain.txt, line 7: '0' is no whole number from 1"),
         ("peopleDevTrain.txt", "Al_Gore", "Adam_Sandler", "line 7: 'Adam_Sandler' is listed already in line 5"),
         ("peopleDevTrain.txt", "8\n", "9\n", "line 1: announces 9 people, and 8 follow"),

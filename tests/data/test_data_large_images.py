@@ -33,9 +33,11 @@ def store(folder):
 TRANSFORM = Photos(size=32, resize=40, scale=(0.2, 1.0), jitter=(0.3, 0.3, 0.3, 0.1))
 
 
-@pytest.mark.parametrize("options", [{}, {"square": True, "ratio": (1.0, 1.0)}, {"crop": False}])
+@pytest.mark.parametrize(
+    "options", [{}, {"square": True, "ratio": (1.0, 1.0)}, {"square": True, "resize": 0}, {"crop": False}]
+)
 def test_a_view_is_the_same_in_any_batch(store, options):
-    transform = Photos(size=32, resize=40, jitter=(0.3, 0.3, 0.3, 0.1), **options)
+    transform = Photos(**{"size": 32, "resize": 40, "jitter": (0.3, 0.3, 0.3, 0.1)} | options)
 
     def views(rows, seed=1, epoch=2):
         loaded = transform.load(store.load(rows), rows, seed=seed, epoch=epoch)
@@ -119,6 +121,20 @@ def test_jitter_agrees_with_torchvision(which):
     for image, draw, result in zip(images, draws, out, strict=True):
         factor = 0.4 * (2 * draw[which] - 1) + (which < 3)
         torch.testing.assert_close(result, adjust(image, factor), rtol=0, atol=1e-6)
+
+
+def test_grey_images_have_no_hue():
+    images, draws = torch.rand(2, 1, 5, 5), np.array([[0.1, 0.9, 0.5, 0.2], [0.7, 0.3, 0.5, 0.8]])
+    hue = jittered(images, (0.2, 0.2, 0.0, 0.4), draws)
+    assert torch.equal(hue, jittered(images, (0.2, 0.2, 0.0, 0.0), draws))
+
+
+@pytest.mark.parametrize("options", [{"square": True}, {"ratio": (1e-6, 1e-6)}])
+def test_crops_of_the_smallest_images_and_of_odd_shapes_are_not_empty(options):
+    view, rows = Photos(size=8, **options), np.arange(40)
+    for shape in ((1, 1, 3), (1, 30, 3), (30, 2, 3)):
+        images = [np.full(shape, 7, dtype=np.uint8)] * len(rows)
+        assert (view.load(images, rows, seed=0, epoch=0) == 7).all()
 
 
 def test_normalisation():

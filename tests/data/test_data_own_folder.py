@@ -121,6 +121,15 @@ def test_too_few_classes_are_told_with_what_was_left_out_and_what_helps(tmp_path
             prepared(two, tmp_path / "shop", split=split)
 
 
+def test_no_image_to_validate_on_is_told_where_the_data_name_their_splits(tmp_path):
+    for split in ("train", "test"):
+        photographs(tmp_path / "photos", range(4), count=1, where=split)
+    with pytest.raises(
+        DataError, match=r"one image to train on, or none\. Add images; if the data name no splits, lower"
+    ):
+        prepared(tmp_path / "photos", tmp_path / "shop", split="by_image")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

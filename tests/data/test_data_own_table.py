@@ -242,6 +242,12 @@ def test_any_column_of_names_is_a_label(tmp_path, labels, names):
     assert set(prepared(tmp_path / "s.parquet", tmp_path / "shop", split="by_image")["class_name"]) == names
 
 
+def test_columns_of_bytes_are_left_out_also_where_the_first_cell_is_empty(tmp_path):
+    table = {"path": pictures(tmp_path), "label": ["x", "y"] * 12, "thumb": pa.array([None, b"1"] * 12)}
+    pq.write_table(pa.table(table), tmp_path / "s.parquet")
+    assert "thumb" not in prepared(tmp_path / "s.parquet", tmp_path / "shop", split="by_image")
+
+
 @pytest.mark.parametrize(
     ("name", "mark", "encoding"),
     [
@@ -290,8 +296,10 @@ def test_the_same_pixels_under_two_classes_are_told(tmp_path):
 
 
 def test_what_is_no_table_is_said(tmp_path):
+    with pytest.raises(DataError, match=r"x\.csv is no file, or ends in none"):
+        prepared(tmp_path / "x.csv", tmp_path / "shop")
     (tmp_path / "x.xlsx").touch()
-    with pytest.raises(DataError, match=r"is no \.csv, \.tsv, \.parquet file"):
+    with pytest.raises(DataError, match=r"is no file, or ends in none of \.csv, \.tsv, \.parquet"):
         prepared(tmp_path / "x.xlsx", tmp_path / "shop")
     (tmp_path / "x.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(DataError, match="cannot be read"):
@@ -300,7 +308,7 @@ def test_what_is_no_table_is_said(tmp_path):
     with pytest.raises(DataError, match=r"byte 0xe9 is not UTF-8; save the file as UTF-8 \(Excel: `CSV UTF-8`\)"):
         prepared(tmp_path / "latin.csv", tmp_path / "shop")
     (tmp_path / "wide.csv").write_bytes("path,label\na/0.png,x".encode("utf-16")[:-1])
-    with pytest.raises(DataError, match=r"wide\.csv cannot be read .*truncated"):
+    with pytest.raises(DataError, match=r"wide\.csv, line 2: byte 0x78 is not UTF-16-LE; save"):
         prepared(tmp_path / "wide.csv", tmp_path / "shop")
     for name in ("folder.csv", "folder.parquet"):
         (tmp_path / name).mkdir()
@@ -396,6 +404,7 @@ def test_vectors_are_a_dataset(tmp_path, kind):
         ({"vectors": np.ones((60, 3)), "label": np.array([b"\xff"] * 60)}, "a label is not UTF-8"),
         ({"vectors": np.ones((60, 3)), "path": np.array(["x"] * 60)}, "list one image"),
         ({"vectors": np.ones((60, 3)), "label": np.ones((60, 2))}, r"no column 'label' .*; it has 'price'\."),
+        ({"vectors": np.ones((60, 3)), "label": np.ones(60, complex)}, r"no column 'label' .*; it has 'price'\."),
     ],
 )
 def test_hostile_vectors_are_refused(tmp_path, change, says):
@@ -405,9 +414,12 @@ def test_hostile_vectors_are_refused(tmp_path, change, says):
 
 
 def test_labels_of_bytes_are_text(tmp_path):
-    np.savez(tmp_path / "v.npz", vectors=vectors()[0], label=vectors()[1].astype(bytes))
+    pairs = {"phase": np.ones(60, complex), "pair": np.ones(60, dtype=[("a", "i4"), ("b", "i4")])}
+    np.savez(tmp_path / "v.npz", vectors=vectors()[0], label=vectors()[1].astype(bytes), **pairs)
     folder = prepare_dataset("embeddings", tmp_path / "v", raw=tmp_path / "v.npz", progress=False, split="by_image")
-    assert set(load_manifest(folder)["class_name"]) == {f"kind {number}" for number in range(6)}
+    frame = load_manifest(folder)
+    assert set(frame["class_name"]) == {f"kind {number}" for number in range(6)}
+    assert not set(frame.columns) & set(pairs)
 
 
 def test_lists_that_differ_in_length_are_refused_also_where_they_would_fill_a_matrix(tmp_path):

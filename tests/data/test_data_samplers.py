@@ -192,6 +192,13 @@ def test_flip_normalise_and_erase():
     assert (hole.any(dim=1).sum(dim=(1, 2)) == 64).all()
 
 
+@pytest.mark.parametrize("side", [1, 2, 28])
+def test_a_long_shift_takes_pixels_of_its_own_image_only(side):
+    images = torch.arange(50, dtype=torch.uint8)[:, None, None, None].expand(-1, 1, side, side)
+    shifted = Small(shift=40, padding="reflect")(images, np.arange(50), seed=0, epoch=0)
+    assert torch.equal(shifted, images / 255.0)
+
+
 def test_impossible_transforms_are_explained():
     with pytest.raises(ValueError, match=r"'rotation' is 5, which counts with padding='edge' or 'zero' only"):
         create_view("small", padding="reflect", rotation=5)

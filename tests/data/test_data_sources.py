@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -22,14 +23,15 @@ CASES = [(name, layout) for name in miniatures.NAMES for layout in miniatures.LA
 
 @pytest.fixture(scope="session")
 def minis(tmp_path_factory):
-    """Prepared miniatures by (name, layout), made when first asked for."""
+    """Prepared miniatures by (name, layout), made when first asked for; paths are relative, as in a project."""
     root, done = tmp_path_factory.mktemp("minis"), {}
 
     def get(name: str, layout: str = "archive") -> Path:
         if (name, layout) not in done:
             raw = miniatures.build(name, root / "raw" / layout / name, layout)
             done[name, layout] = root / "out" / layout / name
-            prepare_dataset(name, done[name, layout], raw=raw.parent, workers=1, subset=True, progress=False)
+            place, archives = (Path(os.path.relpath(path)) for path in (done[name, layout], raw.parent))
+            prepare_dataset(name, place, raw=archives, workers=1, subset=True, progress=False)
         return done[name, layout]
 
     return get
@@ -240,6 +242,9 @@ def test_missing_files_are_asked_for_by_name(tmp_path, name):
         prepare(name, tmp_path / "raw", tmp_path / "out")
     source = REGISTRY.get(name)
     assert any(file.name.removesuffix(".gz") in str(error.value) for file in source.files)
+    folder, common = tmp_path / "raw", name in ("mnist", "fashion_mnist")  # two datasets have files of these names
+    searched = [folder / home for home in source.homes] if common else [folder / name, folder]
+    assert f"its files are not in {' or '.join(map(str, searched))}. Put" in str(error.value)
 
 
 def test_a_missing_image_is_named(tmp_path):

@@ -17,11 +17,11 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from lzma import LZMAError
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from probmetric.data.image_file import progress_bar
-from probmetric.data.manifest import DataError, is_utf8
+from probmetric.data.manifest import DataError, is_utf8, stays_inside
 
 MAX_RATIO, MIN_LIMIT = 200, 256 * 2**20
 MIN_MEMBER, MEMBERS = 64, 100_000
@@ -91,7 +91,7 @@ def _inside(archive: Path, folder: Path, name: str) -> Path | None:
     parts = PurePosixPath(name.replace("\\", "/")).parts
     if not is_utf8(name):
         raise _hostile(archive, name, "has a name that is not UTF-8")
-    if name.startswith(("/", "\\")) or ".." in parts or PureWindowsPath(name).drive or "\0" in name:
+    if not stays_inside(name):
         raise _hostile(archive, name, "would be written outside the target folder")
     if not parts or "__MACOSX" in parts or parts[-1].startswith("._"):
         return None

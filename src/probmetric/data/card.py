@@ -11,7 +11,6 @@ from probmetric.data.manifest import (
     IMAGES,
     MANIFEST,
     DataError,
-    load_metadata,
     read_digest,
     read_summary,
     read_table,
@@ -21,10 +20,11 @@ from probmetric.data.sources import REGISTRY
 from probmetric.io import write_text
 from probmetric.io.folders import new_folder
 
+DIGITS = "CC BY 4.0 (UCI Optical Recognition of Handwritten Digits, as scikit-learn ships it)"
 FONTS = "DejaVu (Bitstream Vera), STIX (SIL OFL 1.1) and Computer Modern (AMS), as matplotlib ships them"
 LICENCES = {
-    "digits": "CC BY 4.0 (UCI Optical Recognition of Handwritten Digits, as scikit-learn ships it)",
-    **dict.fromkeys(("glyphs", "glyphs_closed", "symbols", "letters_exact"), FONTS),
+    **dict.fromkeys(("digits", "digits_open"), DIGITS),
+    **dict.fromkeys(("glyphs", "glyphs_closed", "symbols", "other_scripts", "letters_exact"), FONTS),
 }
 COLUMNS = {
     "index": "row number",
@@ -69,11 +69,12 @@ def write_card(folder: str | Path, output: str | Path, licence: str = "") -> Pat
         raise DataError(
             f"{folder} shares the pixels of another dataset ({', '.join(sorted(digests))}); describe that one."
         )
-    source = str(load_metadata(folder)["dataset"])
+    table, metadata = read_table(folder)
+    source = str(metadata["dataset"])
     summary = read_summary(folder) | {"name": Path(folder).resolve().name, "purpose": _purpose(source)}
     summary["licence"] = licence or LICENCES.get(source, "unknown: ask whoever published the images")
     with new_folder(output, "data card", [folder]) as place:
-        write_text(place / "README.md", _words(summary, digests, read_table(folder)[0].schema.names))
+        write_text(place / "README.md", _words(summary, digests, table.column_names))
     return Path(output) / "README.md"
 
 

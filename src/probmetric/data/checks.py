@@ -14,12 +14,10 @@ from probmetric.data.manifest import (
     MANIFEST,
     SPLITS,
     SUMMARY,
-    TYPES,
     counted,
+    read_columns,
     read_summary,
-    read_table,
     rebuild_advice,
-    values_of,
     verify_digest,
 )
 from probmetric.data.store import ImageStore
@@ -47,9 +45,8 @@ def doctor(folder: str | Path) -> list[str]:
     except FileError as error:
         findings.append(_with_advice(folder, error, advice))
     try:
-        table, metadata = read_table(folder)
-        columns = {name: values_of(table, name) for name in table.column_names}
-        summary, store = read_summary(folder, advice), ImageStore(folder)
+        columns, metadata = read_columns(folder)
+        summary, store = read_summary(folder), ImageStore(folder)
     except FileError as error:
         return [*findings, _with_advice(folder, error, advice)]
     clean = columns.get("clean_label", columns["label"])
@@ -70,9 +67,6 @@ def _with_advice(folder: Path, error: FileError, advice: str) -> str:
 def _wrong_columns(columns: _Columns, clean: np.ndarray) -> Iterator[str]:
     if not np.array_equal(columns["index"], np.arange(len(clean))):
         yield f"column index is not 0..{len(clean) - 1}"
-    for name in TYPES:
-        if columns[name].dtype == object and any(value is None for value in columns[name]):
-            yield f"column {name} has empty cells"
     labels = np.unique(clean)
     gaps = np.setdiff1d(np.arange(labels.max(initial=0) + 1), labels)[:SHOWN].tolist()
     if not np.array_equal(labels, np.arange(len(labels))):

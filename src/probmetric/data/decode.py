@@ -181,12 +181,10 @@ def is_picture(path: Path) -> bool:
     """Say whether the first bytes of a file, whatever its name, are those of an image that can be read."""
     from PIL import Image
 
-    try:
+    with contextlib.suppress(Exception):  # whatever a reader of bytes that may be anything stumbles over
         if path.is_file():  # a pipe would be waited for
             Image.open(path, formats=_formats()).close()
             return True
-    except Exception:  # whatever a reader of bytes that may be anything stumbles over
-        return False
     return False
 
 
@@ -364,14 +362,12 @@ def plain_jpeg_shape(data: bytes) -> tuple[int, int, int] | None:
         return None
     from PIL import Image
 
-    try:
-        with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
-            width, height = image.size
-            upright = image.getexif().get(ORIENTATION, 1) == 1
-            plain = image.mode == "RGB" and upright and 0 < height * width <= MAX_PIXELS
-            return (height, width, 3) if plain else None
-    except Exception:  # a header that cannot be read: decoding the file will raise the error
-        return None
+    with contextlib.suppress(Exception), Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
+        width, height = image.size
+        upright = image.getexif().get(ORIENTATION, 1) == 1
+        if image.mode == "RGB" and upright and 0 < height * width <= MAX_PIXELS:
+            return height, width, 3
+    return None  # also for a header that cannot be read: decoding the file will raise the error
 
 
 def as_png(pixels: np.ndarray) -> bytes:

@@ -86,10 +86,8 @@ class Templates:
 
 def shifted(ink: Bools, down: int, right: int) -> Bools:
     """Return the box (BOX, BOX) in the middle of the square (SIDE, SIDE), moved."""
-    square = np.zeros((SIDE, SIDE), dtype=bool)
-    top, left = (SIDE - BOX) // 2 + down, (SIDE - BOX) // 2 + right
-    square[top : top + BOX, left : left + BOX] = ink
-    return square
+    margin = (SIDE - BOX) // 2
+    return np.pad(ink, [(margin + moved, margin - moved) for moved in (down, right)])
 
 
 def log_likelihoods(sigma: float) -> Doubles:

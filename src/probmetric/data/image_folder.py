@@ -205,7 +205,8 @@ def _walked(root: Path, follow: bool) -> tuple[list[str], list[str]]:
             path = f"{below}/{entry.name}".removeprefix("/")
             link = Path(entry.path) if entry.is_symlink() else None
             inside = link is None or _inside(link, real)
-            if not _is_folder(entry):
+            is_folder = os.path.isdir(link) if link else entry.is_dir()  # noqa: PTH112 - no error for links in a circle
+            if not is_folder:
                 if entry.name.lower().endswith(PICTURES) or ("." not in entry.name and is_picture(Path(entry.path))):
                     (paths if inside or follow else links_out).append(path)
             elif link is None:
@@ -232,13 +233,6 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
                     yield entry
     except OSError as error:
         raise DataError(f"{folder} cannot be read ({error.strerror}); make it readable, or move it away.") from error
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # links in a circle
-        return False
 
 
 def _inside(link: Path, root: Path) -> bool:

@@ -306,11 +306,8 @@ def _listed_labels(dataset: Any) -> Any:
     reads = type(dataset).__getitem__
     if reads is TensorDataset.__getitem__:
         return dataset.tensors[1] if len(dataset.tensors) > 1 else None
-    if (
-        not (reads.__module__ or "").startswith("torchvision.datasets.")
-        or not _keeps_labels(dataset)
-        or not len(dataset)
-    ):
+    of_torchvision = (reads.__module__ or "").startswith("torchvision.datasets.")
+    if not (of_torchvision and _keeps_labels(dataset) and len(dataset)):
         return None
     files = getattr(dataset, "samples", getattr(dataset, "imgs", None))  # labels of items are these, not `targets`
     listed = [file[1] for file in files] if files else getattr(dataset, "targets", getattr(dataset, "labels", 0.0))
@@ -323,11 +320,8 @@ def _listed_labels(dataset: Any) -> Any:
 
 def _keeps_labels(dataset: Any) -> bool:
     """Tell whether a dataset gives its labels as they are listed, untransformed."""
-    joint = getattr(dataset, "transforms", None)
-    return getattr(dataset, "target_transform", None) is None and type(joint).__name__ in (
-        "NoneType",
-        "StandardTransform",
-    )
+    joint = type(getattr(dataset, "transforms", None)).__name__
+    return getattr(dataset, "target_transform", None) is None and joint in ("NoneType", "StandardTransform")
 
 
 def _class_name(label: Any, classes: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,6 +77,12 @@ def is_utf8(name: str) -> bool:
     return name.isascii() or not any("\ud800" <= character <= "\udfff" for character in name)
 
 
+def stays_inside(path: str) -> bool:
+    """Say whether a relative path leads to something below the folder it is relative to."""
+    parts = path.replace("\\", "/").split("/")
+    return not (path == "" or parts[0] == "" or ".." in parts or PureWindowsPath(path).drive or "\0" in path)
+
+
 def rebuild_advice(folder: Path) -> str:
     """Return the advice how to repair a prepared folder."""
     name = folder.resolve().name
@@ -105,12 +111,9 @@ def write_manifest(path: Path, columns: Mapping[str, np.ndarray], metadata: Mapp
         arrays = [_arrow(columns[name][start : start + GROUP], TYPES.get(name)) for name in order]
         return pa.Table.from_arrays(arrays, names=order).replace_schema_metadata(encoded)
 
-    table = rows(0)
-    with atomic_path(path) as temporary, pq.ParquetWriter(temporary, table.schema, compression="zstd") as writer:
-        writer.write_table(table)
-        for start in range(GROUP, len(columns["path"]), GROUP):
-            table = rows(start)
-            writer.write_table(table)
+    with atomic_path(path) as temporary, pq.ParquetWriter(temporary, rows(0).schema, compression="zstd") as writer:
+        for start in range(0, len(columns["path"]), GROUP):
+            writer.write_table(rows(start))
 
 
 def text(value: Any) -> str:
@@ -123,7 +126,7 @@ def _arrow(values: np.ndarray, kind: str | None) -> pa.Array:
     import pyarrow as pa
 
     if values.dtype.kind in "iuf":
-        data = np.ascontiguousarray(values, dtype=kind)
+        data = np.ascontiguousarray(values, dtype=kind or values.dtype.newbyteorder("="))
         return pa.Array.from_buffers(pa.from_numpy_dtype(data.dtype), len(data), [None, pa.py_buffer(data)])
     plain: list[Any] = values.tolist()
     if values.dtype.kind in "VS":
@@ -139,13 +142,13 @@ def counted(label: np.ndarray, split: np.ndarray) -> dict[str, Any]:
     return {"images": len(label), "classes": len(np.unique(label)), "splits": counts}
 
 
-def read_summary(folder: str | Path, fix: str = "delete it and prepare the dataset again") -> dict[str, Any]:
+def read_summary(folder: str | Path) -> dict[str, Any]:
     """Read the summary of a prepared dataset: protocol, numbers of images and classes, options of its source.
 
     Raises:
-        FileError: the summary is missing or damaged; the message ends with `fix`.
+        FileError: the summary is missing or damaged.
     """
-    path = Path(folder) / SUMMARY
+    path, fix = Path(folder) / SUMMARY, rebuild_advice(Path(folder))
     summary = read_json(path, fix)
     if not isinstance(summary, dict) or not isinstance(summary.get("splits"), dict):
         raise FileError(f"{path} is damaged (it has no splits); {fix}.")
@@ -181,6 +184,11 @@ def read_table(
     absent = [name for name in columns or TYPES if name not in table.column_names]
     if absent:
         raise DataError(f"{path} has no column {absent}; {rebuild_advice(Path(folder))}.")
+    for name in sorted(TYPES.keys() & set(table.column_names)):
+        column = table.column(name)
+        if column.null_count or pa.types.is_integer(column.type) != TYPES[name].startswith("int"):
+            what = f"column {name} has empty cells, or values of another type than {TYPES[name]}"
+            raise DataError(f"{path}: {what}; {rebuild_advice(Path(folder))}.")
     return table, metadata
 
 
@@ -188,8 +196,7 @@ def values_of(table: pa.Table, name: str) -> np.ndarray:
     """Return column `name` as an array (N,), without `to_numpy` and similar methods, which import pandas."""
     import pyarrow as pa
 
-    column = table.column(name).combine_chunks()
-    array = column.chunk(0) if isinstance(column, pa.ChunkedArray) and column.num_chunks else column
+    array = table.column(name).combine_chunks()
     kind = array.type
     whole = len(array) > 0 and not array.null_count
     if whole and pa.types.is_string(kind):  # repeated values share their memory
@@ -200,10 +207,17 @@ def values_of(table: pa.Table, name: str) -> np.ndarray:
     return np.array(array.to_pylist(), dtype=None if pa.types.is_boolean(kind) else object)
 
 
+def read_columns(
+    folder: str | Path, columns: Sequence[str] | None = None, *, optional: Sequence[str] = ()
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read columns of a prepared folder's manifest: (name -> array (N,), metadata); arguments as for `read_table`."""
+    table, metadata = read_table(folder, columns, optional=optional)
+    return {name: values_of(table, name) for name in table.column_names}, metadata
+
+
 def load_columns(folder: str | Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
     """Read some columns of a prepared folder's manifest as NumPy arrays, without importing pandas."""
-    table, _ = read_table(folder, columns)
-    return {name: values_of(table, name) for name in columns}
+    return read_columns(folder, columns)[0]
 
 
 def load_metadata(folder: str | Path) -> dict[str, Any]:
@@ -219,28 +233,21 @@ def load_manifest(folder: str | Path) -> pd.DataFrame:
     return frame
 
 
-def write_digest(folder: str | Path, names: list[str] | None = None, digests: dict[str, str] | None = None) -> None:
-    """Write the digest of a prepared folder.
+def write_digest(folder: str | Path, sha256: str = "") -> None:
+    """Write the digest of a prepared folder: of its manifest, and of the pixels that the manifest names.
 
     Args:
         folder: the prepared folder.
-        names: files to list, relative to the folder. None: the manifest and the pixels it names; if the folder has a
-            digest that passes the quick check, the same text is written again without reading the pixels.
-        digests: those that need not be computed again.
+        sha256: SHA-256 of the pixels. "": as in the digest that the folder has, which must pass the quick check; if
+            there is none, the pixels are read.
     """
-    folder, digests = Path(folder), dict(digests or {})
-    if names is None:
-        names = [MANIFEST, _images_name(folder)]
-        if (folder / DIGEST).is_file():
-            verify_digest(folder)
-            digests = read_digest(folder)
-    lines = [f"{digests.get(name) or sha256_file(folder / name)}  {name}\n" for name in names]
-    write_text(folder / DIGEST, "".join(lines))
-
-
-def _images_name(folder: Path) -> str:
-    owner = load_metadata(folder).get("images", ".")
-    return IMAGES if owner == "." else f"{owner}/{IMAGES}"
+    folder = Path(folder)
+    images = (Path(load_metadata(folder).get("images", ".")) / IMAGES).as_posix()
+    if not sha256 and (folder / DIGEST).is_file():
+        verify_digest(folder)
+        sha256 = read_digest(folder).get(images, "")
+    digests = {MANIFEST: sha256_file(folder / MANIFEST), images: sha256 or sha256_file(folder / images)}
+    write_text(folder / DIGEST, "".join(f"{digest}  {name}\n" for name, digest in digests.items()))
 
 
 def read_digest(folder: str | Path) -> dict[str, str]:

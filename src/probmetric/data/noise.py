@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from probmetric.data.manifest import OptionError, read_summary, read_table, values_of, verify_digest
+from probmetric.data.manifest import OptionError, load_columns, read_columns, read_summary, verify_digest
 from probmetric.data.store import ImageStore
 from probmetric.data.variants import write_variant
 from probmetric.errors import nearest
@@ -90,10 +90,9 @@ def add_noise(
     """
     prepared_folder, output_folder = Path(prepared_folder), Path(output_folder)
     verify_digest(prepared_folder)
-    table, metadata = read_table(prepared_folder)
+    columns, metadata = read_columns(prepared_folder)
     if "noise" in metadata:
         raise OptionError(f"{prepared_folder} already has noisy labels; start from the clean dataset.")
-    columns = {name: values_of(table, name) for name in table.column_names}
     clean, split = columns["label"], columns["split"]
     neighbours = nearest_classes(prepared_folder) if kind == "nearest" else None
     noisy = inject_label_noise(clean, split, rate=rate, seed=seed, kind=kind, neighbours=neighbours)
@@ -111,8 +110,8 @@ def nearest_classes(prepared_folder: str | Path) -> np.ndarray:
     Returns:
         Labels (C_train, K), nearest first, K = min(NEIGHBOURS, C_train - 1).
     """
-    table, _ = read_table(prepared_folder, ["label", "split"])
-    label, split = (values_of(table, name) for name in ("label", "split"))
+    columns = load_columns(prepared_folder, ["label", "split"])
+    label, split = columns["label"], columns["split"]
     classes = np.unique(label[split == "train"])
     store = ImageStore(prepared_folder)
     chosen = [np.flatnonzero((label == c) & (split == "train")).tolist() for c in classes]

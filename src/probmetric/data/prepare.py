@@ -117,7 +117,7 @@ def _store(folder: Path, table: Table, files: RawFiles, request: dict[str, Any],
         metadata["pairs"] = kept_pairs(table.pairs, keep)
     write_manifest(folder / MANIFEST, columns, metadata)
     write_json(folder / SUMMARY, summary)
-    write_digest(folder, [MANIFEST, IMAGES], {IMAGES: placed.sha256})
+    write_digest(folder, placed.sha256)
 
 
 @contextlib.contextmanager

@@ -68,7 +68,8 @@ class RawFiles:
         """Return the user's own file, which ends in one of `kinds`."""
         file = self.folder
         if file is None or file.suffix.lower() not in kinds or not file.is_file():
-            raise DataError(f"{self.name}: {file or 'no file'} is no {', '.join(kinds)} file; set `raw` to yours.")
+            wrong = f"{file or 'raw'} is no file, or ends in none of {', '.join(kinds)}"
+            raise DataError(f"{self.name}: {wrong}; set `raw` to yours.")
         return file
 
     def users_folder(self) -> Path:
@@ -166,7 +167,8 @@ class RawFiles:
 
     def missing(self, markers: Sequence[str], archives: Sequence[RawFile], unpacked: Sequence[Path]) -> DataError:
         """Make the error that lists the expected files."""
-        where = " or ".join(str(place) for place in (self.folder / self.name, self.folder)) if self.folder else "--raw"
+        homes = self.homes or (self.name, "")
+        where = " or ".join(str(self.folder / home) for home in homes) if self.folder else "--raw"
         if unpacked:
             return DataError(
                 f"{self.name}: the archive {unpacked[0].name} does not contain {' or '.join(markers)}; it is another "

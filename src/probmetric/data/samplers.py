@@ -88,16 +88,14 @@ def create_sampler(
     size, per_class = batching.batch_size, batching.per_class
     if not len(labels):
         raise OptionError("there are no images to draw batches from: the training split is empty.")
-    if size < 1:
-        raise OptionError(f"batches of {size} images; a batch has at least 1.")
     if batching.sampler == "shuffle":
         return _shuffled(len(labels), size, seed)
     if batching.sampler == "pairs":
         return _pairs(labels, size, seed, places)
-    if per_class < 1 or size % per_class:
+    if size % per_class:
+        allowed = max(1, round(size / per_class)) * per_class
         raise OptionError(
-            f"batch size {size} is not a multiple of {per_class} images per class; nearest allowed: "
-            f"{max(1, round(size / max(per_class, 1))) * max(per_class, 1)}."
+            f"batch size {size} is not a multiple of {per_class} images per class; nearest allowed: {allowed}."
         )
     if batching.sampler == "class_random":
         return _class_random(members_of(labels), size, per_class, seed)
@@ -171,16 +169,14 @@ def _pairs(labels: np.ndarray, batch_size: int, seed: int, places: Mapping[str, 
         raise OptionError(f"batch size is {batch_size}; with the sampler 'pairs' it must be even.")
     if places is None:
         queries, partners = pairs_of_classes(labels)
-        if not len(queries):
-            raise DataError("sampler 'pairs': no training class has two images; use 'shuffle'.")
-        return pair_sampler(queries, partners, batch_size // 2, seed)
-    queries, database, near = positives(dict(places), radius=TRAIN_RADIUS)
-    if not any(map(len, near)):
-        raise DataError(
-            f"sampler 'pairs': none of the {len(queries)} training queries has a database image within "
-            f"{TRAIN_RADIUS:g} m; use 'shuffle' or 'balanced'."
-        )
-    return pair_sampler(queries, [database[rows] for rows in near], batch_size // 2, seed)
+        lacking = "no training class has two images"
+    else:
+        queries, database, near = positives(dict(places), radius=TRAIN_RADIUS)
+        partners = [database[rows] for rows in near]
+        lacking = f"none of the {len(queries)} training queries has a database image within {TRAIN_RADIUS:g} m"
+    if not any(map(len, partners)):
+        raise DataError(f"sampler 'pairs': {lacking}; use 'shuffle' or 'balanced'.")
+    return pair_sampler(queries, partners, batch_size // 2, seed)
 
 
 def pairs_of_classes(labels: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from probmetric.data.decode import Mode, decode, decode_jpeg
-from probmetric.data.manifest import IMAGES, DataError, read_table, rebuild_advice, values_of
+from probmetric.data.manifest import IMAGES, DataError, read_columns, read_table, rebuild_advice, refusing
 from probmetric.io import check_readable
 
 if TYPE_CHECKING:
@@ -40,16 +40,16 @@ class ImageStore:
             splits: only images of these splits may be read; None: all.
         """
         folder = Path(folder)
-        table, metadata = read_table(folder, (*_PLACE, "split"), optional=(_LENGTH,))
+        columns, metadata = read_columns(folder, (*_PLACE, "split"), optional=(_LENGTH,))
         self.path = folder / metadata.get("images", ".") / IMAGES
         self._folder = folder
-        self._offset = values_of(table, "offset")
-        self._size = np.stack([values_of(table, name) for name in _PLACE[1:]], axis=1)
-        self.encoded = _LENGTH in table.column_names
-        self._length = values_of(table, _LENGTH) if self.encoded else self._size.prod(axis=1)
+        self._offset = columns["offset"]
+        self._size = np.stack([columns[name] for name in _PLACE[1:]], axis=1)
+        self.encoded = _LENGTH in columns
+        self._length = columns[_LENGTH] if self.encoded else self._size.prod(axis=1)
         self._map = _map_file(self.path)
-        names = values_of(table, "split")
-        self._withheld = np.zeros(len(names), dtype=bool) if splits is None else ~np.isin(names, list(splits))
+        split = columns["split"]
+        self._withheld = np.zeros(len(split), dtype=bool) if splits is None else ~np.isin(split, list(splits))
         self._check_bounds()
         uniform = len(self._size) > 0 and bool((self._size == self._size[0]).all())
         self.shape: tuple[int, int, int] | None = tuple(self._size[0].tolist()) if uniform else None
@@ -133,11 +133,7 @@ open_images = ImageStore
 
 def _map_file(path: Path) -> np.ndarray:
     check_readable(path)
-    try:
-        if path.stat().st_size == 0:
-            return np.empty(0, dtype=np.uint8)
-        return np.memmap(path, dtype=np.uint8, mode="r")
-    except FileNotFoundError as error:
-        raise DataError(f"{path} is missing; {rebuild_advice(path.parent)}.") from error
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error}); check its permissions and the disk.") from error
+    if not path.exists():
+        raise DataError(f"{path} is missing; {rebuild_advice(path.parent)}.")
+    with refusing(f"{path} cannot be read", "check its permissions and the disk", OSError):
+        return np.memmap(path, dtype=np.uint8, mode="r") if path.stat().st_size else np.empty(0, dtype=np.uint8)

@@ -21,10 +21,9 @@ from probmetric.data.manifest import (
     SUMMARY,
     OptionError,
     counted,
+    read_columns,
     read_digest,
     read_summary,
-    read_table,
-    values_of,
     verify_digest,
     write_digest,
     write_manifest,
@@ -48,20 +47,19 @@ def write_variant(
         columns: columns of the manifest that differ, or are new.
         changes: entries added to the dataset's metadata and summary.
     """
-    table, metadata = read_table(prepared_folder)
-    every = {name: values_of(table, name) for name in table.column_names} | dict(columns)
-    readable, unseen = np.ones(len(table), dtype=bool), np.zeros((len(table), 1), dtype=np.uint8)
+    stored, metadata = read_columns(prepared_folder)
+    every, count = stored | dict(columns), len(stored["label"])
+    readable, unseen = np.ones(count, dtype=bool), np.zeros((count, 1), dtype=np.uint8)
     hashed = every | {"sha256": every["sha256"].astype("S64")}
     every = taken([every], repeated(hashed, unseen, readable, metadata.get("protocol", "open_set"))[0])
     home = (prepared_folder / metadata.get("images", ".")).resolve()
     owner = Path(os.path.relpath(home, output_folder.resolve())).as_posix()
     (digest,) = (value for name, value in read_digest(prepared_folder).items() if Path(name).name == IMAGES)
-    summary = read_summary(prepared_folder, "prepare the dataset again")
+    summary = read_summary(prepared_folder)
     with new_folder(output_folder, PREPARED, [prepared_folder]) as folder:
         write_manifest(folder / MANIFEST, every, {**metadata, **changes, "images": owner})
         write_json(folder / SUMMARY, {**summary, **changes, **counted(every["label"], every["split"])})
-        images = f"{owner}/{IMAGES}"
-        write_digest(folder, [MANIFEST, images], {images: digest})
+        write_digest(folder, digest)
 
 
 def split_classes(
@@ -81,8 +79,7 @@ def split_classes(
     """
     prepared_folder, output_folder = Path(prepared_folder), Path(output_folder)
     verify_digest(prepared_folder)
-    table, metadata = read_table(prepared_folder)
-    columns = {name: values_of(table, name) for name in table.column_names}
+    columns, metadata = read_columns(prepared_folder)
     if metadata.get("protocol") != "open_set":
         raise OptionError(f"{prepared_folder} tests on its training classes; there is no other split of its classes.")
     if metadata.get("pairs") or (fixed := [name for name in FIXED if name in columns]):

@@ -11,7 +11,6 @@ the first code point of every group is kept.
 
 from __future__ import annotations
 
-import functools
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -37,28 +36,21 @@ Glyphs = dict[tuple[str, str], np.ndarray]
 """(face, character) -> its ink (PIXELS, PIXELS) uint8, centred and scaled to the square."""
 
 
-@functools.cache
-def _font_folder() -> str:
-    try:
-        import matplotlib
-    except ImportError as error:
-        fix = "install it: pip install 'probmetric[all]'"
-        raise DataError(f"glyphs and symbols are rendered from matplotlib's font files; {fix}.") from error
-    return f"{matplotlib.get_data_path()}/fonts/ttf"
-
-
 def render(characters: Iterable[str], faces: Sequence[str]) -> Glyphs:
     """Rasterise every character in every face that has it: (face, character) -> ink.
 
     A face has a character if its character map leads to a glyph other than `.notdef` that has ink.
     """
-    folder = _font_folder()
-    from matplotlib.ft2font import FT2Font, LoadFlags
-
+    try:
+        import matplotlib
+        from matplotlib.ft2font import FT2Font, LoadFlags
+    except ImportError as error:
+        fix = "install it: pip install 'probmetric[all]' 'matplotlib>=3.10'"
+        raise DataError(f"glyphs and symbols are rendered from matplotlib's font files; {fix}.") from error
     glyphs: Glyphs = {}
     wanted = sorted(characters)
     for face in faces:
-        font = FT2Font(f"{folder}/{face}.ttf")
+        font = FT2Font(f"{matplotlib.get_data_path()}/fonts/ttf/{face}.ttf")
         font.set_size(PIXELS, 72)
         codes = font.get_charmap()
         for character in wanted:

@@ -27,7 +27,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from probmetric.data.decode import Mode, as_png, content, damage, decode, decode_file, plain_jpeg_shape
+from probmetric.data.decode import as_png, content, damage, decode, decode_file, plain_jpeg_shape
 from probmetric.data.image_file import Stored
 from probmetric.data.manifest import DataError, text
 from probmetric.data.near import mark_of
@@ -47,12 +47,11 @@ LAM_VIEW = options(name="photos", size=227, resize=256)
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Reader of row -> image, from files; picklable, so that several processes can decode.
+    """Reader of row -> colour image, from files; picklable, so that several processes can decode.
 
     Attributes:
         root: folder the paths are relative to.
         paths: file of every row, as text or UTF-8 bytes.
-        mode: RGB or L.
         shorter_side: reduce the shorter side to this; 0 keeps the size.
         store: `pixels`, or `files`: JPEG files as they are (decoded when read; `shorter_side` is not applied).
             Any other file than a plain upright RGB JPEG is stored as a lossless PNG of its pixels.
@@ -61,7 +60,6 @@ class ImageFiles:
 
     root: Path
     paths: np.ndarray
-    mode: Mode = "RGB"
     shorter_side: int = 256
     store: Store = "pixels"
     marked: bool = False
@@ -71,8 +69,8 @@ class ImageFiles:
         path = f"{self.root}/{text(self.paths[row])}"  # making a Path takes as long as hashing the file
         if self.store == "files":
             return self._as_file(content(path), path)
-        pixels, remarks = decode_file(path, mode=self.mode, shorter_side=self.shorter_side or None)
-        return Stored(pixels, _shape(pixels), remarks, mark_of(pixels) if self.marked else b"")
+        pixels, remarks = decode_file(path, shorter_side=self.shorter_side)
+        return Stored(pixels, pixels.shape, remarks, mark_of(pixels) if self.marked else b"")
 
     def damage(self, most: int) -> list[str]:
         """Check the first and last bytes of `most` evenly spread images; return what is wrong with the damaged ones."""
@@ -84,16 +82,11 @@ class ImageFiles:
         return replace(self, paths=self.paths[rows.start : rows.stop])
 
     def _as_file(self, data: bytes, path: str) -> Stored:
-        shape = plain_jpeg_shape(data) if self.mode == "RGB" else None
+        shape = plain_jpeg_shape(data)
         if shape is not None:
             return Stored(np.frombuffer(data, dtype=np.uint8), shape)
-        pixels, remarks = decode(data, path, mode=self.mode)
-        return Stored(np.frombuffer(as_png(pixels), dtype=np.uint8), _shape(pixels), remarks)
-
-
-def _shape(pixels: np.ndarray) -> tuple[int, int, int]:
-    height, width, channels = pixels.shape
-    return height, width, channels
+        pixels, remarks = decode(data, path)
+        return Stored(np.frombuffer(as_png(pixels), dtype=np.uint8), pixels.shape, remarks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +109,7 @@ class Photographs(Source):
 
     def images(self, root: Path, paths: np.ndarray) -> ImageFiles:
         """Return the reader of the colour images `paths` (N,) below `root`."""
-        return ImageFiles(root, paths, "RGB", self.shorter_side, self.store)
+        return ImageFiles(root, paths, self.shorter_side, self.store)
 
     def table(
         self, files: RawFiles, root: Path, columns: dict[str, np.ndarray], splits: Mapping[str, np.ndarray]

@@ -11,15 +11,14 @@ from __future__ import annotations
 import csv
 import itertools
 import re
-from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probmetric.data.manifest import SPLITS, DataError, is_utf8, refusing, text
+from probmetric.data.manifest import SPLITS, DataError, is_utf8, refusing, stays_inside, text
 from probmetric.data.sources._files import strings
 from probmetric.io import check_readable, opened_table, separator
 
@@ -63,12 +62,6 @@ def bad_line(path: Path, number: int, what: str) -> DataError:
     return DataError(f"{path}, line {number}: {what}; get the file again, or mend the line.")
 
 
-def stays_inside(path: str) -> bool:
-    """Say whether a relative path leads to something below the folder it is relative to."""
-    parts = path.replace("\\", "/").split("/")
-    return not (path == "" or parts[0] == "" or ".." in parts or PureWindowsPath(path).drive or "\0" in path)
-
-
 def rows(
     path: Path, columns: int, *, separator: str | None = None, header: Sequence[str] = (), announced: bool = False
 ) -> list[Row]:
@@ -81,7 +74,8 @@ def rows(
         header: names the first line must hold.
         announced: the first line holds one number, which is the first row returned.
     """
-    listed = [Row(path, number, line.split(separator)) for number, line in _lines(path) if line.strip()]
+    end, cuts = ("\r", -1) if separator else (None, columns - 1)  # without a separator spaces at the end go, too
+    listed = [Row(path, number, line.rstrip(end).split(separator, cuts)) for number, line in _lines(path)]
     if header and (not listed or listed[0].cells != list(header)):
         raise DataError(
             f"{path} does not begin with the header {' '.join(header)!r}; it is another file, get it again."
@@ -89,34 +83,25 @@ def rows(
     first, rest = ([listed[0]] if announced and listed else []), listed[bool(header) or announced :]
     if not rest:
         raise DataError(f"{path} lists nothing; get it again.")
-    if separator is None:
-        rest = [Row(path, row.number, " ".join(row.cells).split(maxsplit=columns - 1)) for row in rest]
-    return [*first, *(_of_width(row, columns) if columns else row for row in rest)]
-
-
-def _of_width(row: Row, columns: int) -> Row:
-    if len(row.cells) != columns:
-        raise row.bad(f"{len(row.cells)} of {columns} columns")
-    return row
+    for row in rest:
+        if columns and len(row.cells) != columns:
+            raise row.bad(f"{len(row.cells)} of {columns} columns")
+    return [*first, *rest]
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield number and text of every line."""
-    for number, line in enumerate(_content(path).split(b"\n"), start=1):
-        try:
-            yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r")
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{path}, line {number}: byte {line[error.start]:#04x} is not UTF-8; save the file as UTF-8 (Excel: "
-                "`CSV UTF-8`), or get it again."
-            ) from error
-
-
-def _content(path: Path) -> bytes:
+    """Yield number and text of every line that is not blank."""
     check_readable(path)
-    with refusing(f"{path} cannot be read", INCOMPLETE, OSError, UnicodeError):
-        content = path.read_bytes()
-        return content.decode("utf-16").encode() if content[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else content
+    try:
+        with refusing(f"{path} cannot be read", INCOMPLETE, OSError), opened_table(path) as file:
+            lines = file.read().split("\n")
+    except UnicodeDecodeError as error:
+        number, byte = error.object[: error.start].count(b"\n") + 1, error.object[error.start]
+        raise DataError(
+            f"{path}, line {number}: byte {byte:#04x} is not {error.encoding.upper()}; save the file as UTF-8 (Excel: "
+            "`CSV UTF-8`), or get it again."
+        ) from error
+    yield from ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
 
 
 def once(listed: Sequence[Row], column: int) -> None:

@@ -161,8 +161,8 @@ class OwnData(Source):
             raise DataError(f"{where} has {count} class(es){left_out}{needed}")
         if not np.any(splits == "val"):
             raise DataError(
-                f"{where} leaves no image to validate on: with test_fraction {self.test_fraction:g} every class keeps "
-                "one image to train on. Add images, lower test_fraction, or set split: by_class."
+                f"{where} leaves no image to validate on: every class has one image to train on, or none. Add images; "
+                f"if the data name no splits, lower test_fraction ({self.test_fraction:g}) or set split: by_class."
             )
 
     def _large_enough(self, listed: Columns, where: Path, notes: list[str]) -> np.ndarray:
@@ -237,7 +237,7 @@ class OwnImages(OwnData):
     def table(self, root: Path, columns: Columns, description: str) -> Table:
         """Return the table of the images below `root`, with the manifest `columns` (N,)."""
         marked = self.near_duplicates and self.store == "pixels"
-        image = ImageFiles(root, columns["path"], "RGB", self.shorter_side, self.store, marked)
+        image = ImageFiles(root, columns["path"], self.shorter_side, self.store, marked)
         return Table(columns, image, self.protocol, description, on_error=self.on_error)
 
 

@@ -22,10 +22,10 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from probmetric.data.image_folder import read_image_folder
-from probmetric.data.manifest import DataError
+from probmetric.data.manifest import DataError, stays_inside
 from probmetric.data.sources import RawFile, RawFiles, Table, options, register
 from probmetric.data.sources._files import LAM_VIEW, VMF_SCALE, ZeroShot, existing, strings
-from probmetric.data.sources._listing import mat_variable, stays_inside
+from probmetric.data.sources._listing import mat_variable
 
 CLASSES, TRAIN = 196, 98
 _Listing = list[tuple[str, str, int]]
@@ -107,11 +107,9 @@ def _distinct(root: Path, listing: _Listing) -> list[str]:
 
 def _from_annotations(files: RawFiles) -> tuple[Path, _Listing] | None:
     """List cars_annos.mat with car_ims/."""
-    marker = files.look(["cars_annos.mat"])
-    if marker is None:
-        return None
-    path = marker / "cars_annos.mat"
-    return files.find(["car_ims"], [Cars.files[0]]), _annotated(path, path, "relative_im_path")
+    for path in files.files(Cars.files[1].name):
+        return files.find(["car_ims"], [Cars.files[0]]), _annotated(path, path, "relative_im_path")
+    return None
 
 
 def _from_devkit(files: RawFiles) -> tuple[Path, _Listing] | None:
@@ -121,7 +119,8 @@ def _from_devkit(files: RawFiles) -> tuple[Path, _Listing] | None:
     names = files.find(["cars_meta.mat"], [Cars.files[4]]) / "cars_meta.mat"
     listing: _Listing = []
     for part, listed in (("train", "cars_train_annos.mat"), ("test", "cars_test_annos_withlabels.mat")):
-        folder = files.find([f"cars_{part}"], [Cars.files[2 if part == "train" else 3]]) / f"cars_{part}"
+        holder = files.find([f"cars_{part}"], [Cars.files[2 if part == "train" else 3]])
+        folder = holder.resolve() / f"cars_{part}"
         if (folder / f"cars_{part}").is_dir():
             folder = folder / f"cars_{part}"
         annotated = _annotated(files.find([listed], [Cars.files[4]]) / listed, names, "fname")
@@ -151,10 +150,8 @@ def _annotated(path: Path, names: Path, field: str) -> _Listing:
         where = f"{path}, annotation {row}"
         if not isinstance(image, str) or not stays_inside(image):
             raise DataError(f"{where}: {image!a} is no path inside the dataset; get it again.")
-        if np.shape(kind) != () or not isinstance(kind, int | np.integer):
-            raise DataError(f"{where}: the class {kind!a} is no whole number; get it again.")
-        if not 1 <= kind <= len(classes):
-            raise DataError(f"{path}: class {kind} of an annotation is none of 1 to {len(classes)}; get it again.")
+        if not isinstance(kind, int | np.integer) or not 1 <= kind <= len(classes):
+            raise DataError(f"{where}: the class {kind!a} is none of the numbers 1 to {len(classes)}; get it again.")
         listing.append((image, classes[kind - 1], int(kind)))
     return listing
 

@@ -62,16 +62,14 @@ class CifarImages(SmallImages):
         """Return images (N, 32, 32, 3) uint8 and labels (N,) of the batches."""
         root = files.find(self.folders, self.files) / self.folders[0]
         key, listing, names = self.labels
-        train, test = (_joined([safe_pickle(root / name) for name in part], key, root) for part in self.batches)
-        classes = safe_pickle(root / listing)
-        with refusing(f"{root / listing} cannot be read", ANEW):
-            return train, test, [str(name) for name in classes[names]]
+        with refusing(f"{root} cannot be read", ANEW):
+            train, test = (_joined([safe_pickle(root / name) for name in part], key) for part in self.batches)
+            return train, test, [str(name) for name in safe_pickle(root / listing)[names]]
 
 
-def _joined(batches: list[dict[str, Any]], key: str, root: Path) -> Part:
-    with refusing(f"{root} cannot be read", ANEW):
-        pixels = np.concatenate([np.asarray(batch["data"]) for batch in batches]).reshape(-1, 3, 32, 32)
-        return pixels.transpose(0, 2, 3, 1), np.concatenate([np.asarray(batch[key]) for batch in batches])
+def _joined(batches: list[dict[str, Any]], key: str) -> Part:
+    pixels = np.concatenate([np.asarray(batch["data"]) for batch in batches]).reshape(-1, 3, 32, 32)
+    return pixels.transpose(0, 2, 3, 1), np.concatenate([np.asarray(batch[key]) for batch in batches])
 
 
 @register("cifar10")

@@ -70,16 +70,12 @@ def load() -> tuple[np.ndarray, np.ndarray]:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise DataError("the digits come with scikit-learn; install it: pip install 'probmetric[all]'.") from error
-    bunch = load_digits()
-    small = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
-    return np.stack([enlarge(image) for image in small])[..., None], bunch.target.astype(np.int64)
-
-
-def enlarge(image: np.ndarray) -> np.ndarray:
-    """Enlarge a grey image (h, w) uint8 to (32, 32) uint8, bicubic."""
     from PIL import Image
 
-    return np.asarray(Image.fromarray(image).resize((SIZE, SIZE), Image.Resampling.BICUBIC))
+    bunch = load_digits()
+    scans = [Image.fromarray(scan) for scan in np.rint(bunch.images * (255 / 16)).astype(np.uint8)]
+    enlarged = [np.asarray(scan.resize((SIZE, SIZE), Image.Resampling.BICUBIC)) for scan in scans]
+    return np.stack(enlarged)[..., None], bunch.target.astype(np.int64)
 
 
 def columns(labels: np.ndarray, split: np.ndarray) -> dict[str, np.ndarray]:

@@ -75,7 +75,9 @@ class Embeddings(InColumns):
         bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
         if len(bad):
             raise DataError(f"{file}: vector {bad[0]} (from 0) is not finite in float32, {len(bad)} in all; drop them.")
-        columns = {name: values for name, values in arrays.items() if values.ndim == 1}
+        columns = {
+            name: values for name, values in arrays.items() if values.ndim == 1 and values.dtype.kind not in "cV"
+        }
         for other, values in columns.items():
             if len(values) != len(vectors):
                 raise DataError(f"{file}: {len(values)} entries of {other} for {len(vectors)} vectors; give one each.")

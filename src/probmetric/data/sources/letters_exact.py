@@ -43,8 +43,9 @@ class LettersExact(Source):
     def read(self, files: RawFiles, *, seed: int) -> Table:
         """Draw the images; no files are needed."""
         letters = common_letters()[: self.letters]
-        if self.test_letters >= len(letters):
-            raise OptionError(f"test_letters is {self.test_letters} of {len(letters)} letters; leave some to train on.")
+        if self.test_letters > len(letters) - 2:
+            of = f"{self.test_letters} of {len(letters)} letters"
+            raise OptionError(f"test_letters is {of}; leave at least two, to train and to validate on.")
         test = np.round((np.arange(self.test_letters) + 0.5) * len(letters) / self.test_letters).astype(int) - 1
         seen = np.setdiff1d(np.arange(len(letters)), test)
         letters = [letters[c] for c in (*seen, *test)]

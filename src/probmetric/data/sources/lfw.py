@@ -148,8 +148,8 @@ def _pairs(path: Path, row_of: dict[str, int]) -> tuple[list[tuple[int, int, boo
     head, *listed = rows(path, 0, separator="\t", announced=True)
     folds, count = (1, head.whole(0)) if len(head.cells) == 1 else (head.whole(0, 1), head.whole(1))
     kinds = np.array([len(row.cells) == 4 for row in listed])
-    expected = np.tile(np.repeat([False, True], count), folds)
-    if len(head.cells) > 2 or not np.array_equal(kinds, expected):
+    announced = len(head.cells) <= 2 and len(listed) == 2 * folds * count
+    if not announced or not np.array_equal(kinds, np.arange(len(listed)) // count % 2 == 1):
         raise DataError(
             f"{path} is no list of pairs of the test people: {len(listed)} pairs, {kinds.sum()} of two people, "
             f"announced {' '.join(head.cells)} of each kind; get it again."

@@ -27,11 +27,11 @@ from typing import Literal
 
 import numpy as np
 
-from probmetric.data.manifest import DataError
+from probmetric.data.manifest import DataError, stays_inside
 from probmetric.data.places import RADIUS, TRAIN_RADIUS, matched
 from probmetric.data.sources import RawFile, RawFiles, Table, options, register
 from probmetric.data.sources._files import Photographs, existing, strings
-from probmetric.data.sources._listing import bad_line, csv_columns, numbers, stays_inside
+from probmetric.data.sources._listing import bad_line, csv_columns, numbers
 
 TRAIN_CITIES = """
 trondheim london boston melbourne amsterdam helsinki tokyo toronto saopaulo moscow zurich paris bangkok budapest austin

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from probmetric.data.manifest import TYPES, DataError, refusing
+from probmetric.data.manifest import TYPES, DataError, refusing, stays_inside
 from probmetric.data.sources import RawFiles, Table, _listing, register
 from probmetric.data.sources._files import missing_files, strings
 from probmetric.data.sources._own import Columns, InColumns, OwnImages
@@ -76,7 +76,7 @@ class TableOfImages(OwnImages, InColumns):
         if not len(missing):
             return file, root, listed
         path, count = str(listed["path"][missing[0]]), len(listed["path"])
-        what = "is not in" if _listing.stays_inside(path) else "leaves"
+        what = "is not in" if stays_inside(path) else "leaves"
         problem = (
             f"row {missing[0] + 1}: {path!a} {what} the folder {root}; {len(missing)} of {count} images are missing"
         )
@@ -124,7 +124,7 @@ def _spelt(root: Path, listed: list[str]) -> tuple[np.ndarray, np.ndarray]:
 
 def _missing(root: Path, paths: np.ndarray) -> np.ndarray:
     """Return the rows of paths (N,) that leave `root`, or lead to no file below it."""
-    inside = [row for row, path in enumerate(paths) if _listing.stays_inside(str(path))]
+    inside = [row for row, path in enumerate(paths) if stays_inside(str(path))]
     absent = [inside[row] for row in missing_files(root, paths[inside])]
     return np.union1d(absent, np.setdiff1d(np.arange(len(paths)), inside)).astype(np.int64)
 
@@ -175,7 +175,7 @@ def listed_in(file: Path, names: dict[str, str], columns: Columns) -> Columns:
     texts["label"] = strings([unicodedata.normalize("NFC", name) for name in texts["label"]])
     taken = {*names, *names.values(), *TYPES, *OURS}
     extra = {name: values for name, values in columns.items() if name not in taken and values.ndim == 1}
-    extra = {name: values for name, values in extra.items() if not isinstance(values[0], bytes)}
+    extra = {name: cells for name, cells in extra.items() if not any(isinstance(cell, bytes) for cell in cells)}
     extra |= {name: _strengths(extra[name]) for name in STRENGTHS if name in extra}
     return extra | {"class_name" if role == "label" else role: values for role, values in texts.items()}
 

@@ -136,11 +136,12 @@ class Photos(View):
         """Crop an image (H, W, C) at random and resize it to (C, S, S)."""
         height, width = image.shape[:2]
         if self.square:
-            height, width = self.shorter, self.shorter
+            height = width = self.shorter or self.size
         top, left, h, w = crop_window(height, width, self.scale, self.ratio, draw[:_CROP_DRAWS])
         if self.square:
             y, x = image.shape[0] / height, image.shape[1] / width
-            top, left, h, w = round(top * y), round(left * x), max(1, round(h * y)), max(1, round(w * x))
+            top, left = min(round(top * y), image.shape[0] - 1), min(round(left * x), image.shape[1] - 1)
+            h, w = max(1, round(h * y)), max(1, round(w * x))
         return _resized(image[top : top + h, left : left + w], self.size, self.size)
 
     def _central(self, image: np.ndarray) -> torch.Tensor:
@@ -185,7 +186,7 @@ def crop_window(
         if 0 < w <= width and 0 < h <= height:
             return int(draw[-2] * (height - h + 1)), int(draw[-1] * (width - w + 1)), h, w
     aspect = min(max(width / height, ratio[0]), ratio[1])
-    h, w = min(height, round(width / aspect)), min(width, round(height * aspect))
+    h, w = max(1, min(height, round(width / aspect))), max(1, min(width, round(height * aspect)))
     return (height - h) // 2, (width - w) // 2, h, w
 
 
@@ -201,7 +202,7 @@ def jittered(images: torch.Tensor, strength: Jitter, draws: np.ndarray) -> torch
     """Jitter the colours of a batch, each image by its own factors.
 
     Args:
-        images: (B, 3, H, W) float in [0, 1].
+        images: (B, 3, H, W) float in [0, 1], or grey (B, 1, H, W), which has no hue.
         strength: of brightness, contrast, saturation, hue.
         draws: (B, 4) uniform numbers in [0, 1).
     """
@@ -213,7 +214,7 @@ def jittered(images: torch.Tensor, strength: Jitter, draws: np.ndarray) -> torch
         images = _blend(images, _grey(images).mean(dim=(1, 2, 3), keepdim=True), 1.0 + factor[1])
     if strength[2]:
         images = _blend(images, _grey(images), 1.0 + factor[2])
-    return _hue(images, factor[3]) if strength[3] else images
+    return _hue(images, factor[3]) if strength[3] and images.shape[1] == 3 else images
 
 
 def _grey(images: torch.Tensor) -> torch.Tensor:

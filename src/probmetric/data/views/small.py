@@ -101,7 +101,8 @@ class Small(View):
         """Return the pixel (B, size) each output row or column is read from, and whether it lies inside the image."""
         inside = (position >= 0) & (position < size)
         if self.padding == "reflect":
-            return size - 1 - np.abs(size - 1 - np.abs(position)), inside
+            folded = np.abs(position) % max(1, 2 * (size - 1))
+            return size - 1 - np.abs(size - 1 - folded), inside
         return np.clip(position, 0, size - 1), inside
 
     def _affine(self, images: torch.Tensor, draws: np.ndarray) -> torch.Tensor:
