@@ -46,9 +46,25 @@ VALUES, GROUPS = ("fidelity", "dim", "pretrained"), ("training", "evaluation")
 _BORROWED = ("uncertainty", "fidelity", "evaluation")
 # Settings that only the steps of a training read; the milestones have a sentence of their own.
 _OF_STEPS = {
-    *("optimizer", "learning_rate", "learning_rates", "layer_decay", "weight_decay", "weight_decay_on", "momentum"),
-    *("nesterov", "schedule", "gamma", "plateau_patience", "proxy_init", "ema", "gradient_cache", "warmup_epochs"),
-    *("patience", "gradient_clip", "validate_every", "checkpoint_every"),
+    "optimizer",
+    "learning_rate",
+    "learning_rates",
+    "layer_decay",
+    "weight_decay",
+    "weight_decay_on",
+    "momentum",
+    "nesterov",
+    "schedule",
+    "gamma",
+    "plateau_patience",
+    "proxy_init",
+    "ema",
+    "gradient_cache",
+    "warmup_epochs",
+    "patience",
+    "gradient_clip",
+    "validate_every",
+    "checkpoint_every",
 }
 
 
