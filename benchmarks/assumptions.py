@@ -38,9 +38,9 @@ def answers(generator: np.random.Generator, classes: int, each: int, effect: flo
     """Draw the class (N,), a free and an own score (N,) of answers, and whether each is right (N,)."""
     label = np.repeat(np.arange(classes), each)
     of_class, shift = 0.7 * generator.normal(size=(2, classes))[:, label]
-    free, own = generator.normal(size=(2, len(label)))
-    right = generator.random(len(label)) < 1 / (1 + np.exp(-(1 + 1.2 * free + effect * own + of_class)))
-    return label, {"free": free, "own": own + shift}, right
+    free, of_method = generator.normal(size=(2, len(label)))
+    right = generator.random(len(label)) < 1 / (1 + np.exp(-(1 + 1.2 * free + effect * of_method + of_class)))
+    return label, {"free": free, "own": of_method + shift}, right
 
 
 def gain(fitted: Scored, judged: Scored) -> float:
@@ -53,9 +53,9 @@ def gain(fitted: Scored, judged: Scored) -> float:
     for names in (["free"], ["free", "own"]):
         stated = np.empty(len(truth))
         for fold in range(part.max() + 1):
-            kept, asked = part != fold, turn == fold
-            fit = fit_p_right({name: scores[name][kept] for name in names}, right[kept])
-            stated[asked] = fit.probability({name: of_judged[name][asked] for name in names})
+            to_fit, to_judge = part != fold, turn == fold
+            fit = fit_p_right({name: scores[name][to_fit] for name in names}, right[to_fit])
+            stated[to_judge] = fit.probability({name: of_judged[name][to_judge] for name in names})
         areas.append(auroc(-stated[truth], -stated[~truth]))
     return areas[1] - areas[0]
 

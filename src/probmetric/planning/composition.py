@@ -69,7 +69,10 @@ _OF_STEPS = {
 
 
 class Reading(NamedTuple):
-    """A setting that is read only with some values, `named` in words, of the setting `decider`: if `reads` says so."""
+    """Hold a setting, `key`, that is read only where `reads` is true of the setting `decider`.
+
+    `named` says in words for which values of the decider that is.
+    """
 
     key: str
     decider: str

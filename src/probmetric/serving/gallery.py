@@ -164,7 +164,7 @@ class Gallery:
             labels, paths = in_frame if labels is None else labels, named if paths is None else paths
         rows = directions(vectors)
         gallery, count = cls(), len(rows)
-        gallery.take(rows, _numbered(paths, count), [""] * count if labels is None else _names(labels))
+        gallery.take(rows, _numbered(paths, count), [""] * count if labels is None else class_names_of(labels))
         return gallery
 
     @classmethod
@@ -186,7 +186,7 @@ class Gallery:
         if 0 < depth < min(VOTES, len(labels)):
             log.warning("lists of %d: disagreement and entropy count so few votes; %d are usual", depth, VOTES)
         gallery, count = IndexedGallery(Content.empty(f"{ELSEWHERE}{depth}")), len(labels)
-        gallery.take(np.zeros((count, 0), dtype=np.float32), _numbered(paths, count), _names(labels))
+        gallery.take(np.zeros((count, 0), dtype=np.float32), _numbered(paths, count), class_names_of(labels))
         return gallery
 
     @classmethod
@@ -690,7 +690,7 @@ class Gallery:
         numbers = dict(zip(class_names_of(self.class_names), labels, strict=True))
         numbers |= zip(self.class_names, labels, strict=True)  # first with their own spelling
         queries = list(class_names)
-        read = zip(queries, _names(queries), strict=True)
+        read = zip(queries, class_names_of(queries), strict=True)
         classes = [name if isinstance(name, str) and name in numbers else text for name, text in read]
         if "" in classes:
             raise CertificateError(
@@ -831,12 +831,6 @@ def directions(vectors: Any, *, overwrite: bool = False) -> np.ndarray:
 def _numbered(paths: Sequence[str] | None, count: int) -> list[str]:
     """Return the names of images, by default `image 0` and so on."""
     return [f"image {number}" for number in range(count)] if paths is None else [str(path) for path in paths]
-
-
-def _names(classes: Iterable[Any]) -> list[str]:
-    """Return the names of classes, which may be entries of a tensor, or rows of one entry."""
-    plain = (each.item() if isinstance(each, np.ndarray) or hasattr(each, "detach") else each for each in classes)
-    return class_names_of(plain)
 
 
 def _as_many(groups: Sequence[Any] | np.ndarray, count: int) -> np.ndarray:

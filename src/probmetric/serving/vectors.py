@@ -249,8 +249,8 @@ def _hits_of(columns: Mapping[str, np.ndarray], file: Path, *, label: str, group
         columns = {**columns, **columns_of(listing)}
     names = column_of(file, columns, column_called(columns, "", ("query_path",)), len(rows))
     called = "query_path", names or [f"query {row}" for row in range(len(rows))]
-    asked = column_called(columns, "", QUERY_LABELS)
-    hits = _described(file, rows, columns, asked, called, group)
+    query_label = column_called(columns, "", QUERY_LABELS)
+    hits = _described(file, rows, columns, query_label, called, group)
     if hits.split_in_two:
         hits = hits.of(QUERY_SPLITS)
     label = column_called(columns, label, LABELS)
