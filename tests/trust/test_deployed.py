@@ -268,6 +268,7 @@ def test_strangers_are_drawn_by_class_where_calibration_has_several_of_a_class(s
     assert (f"strangers of classes like the {strangers} that they show" in made.valid_for) == (groups > 0)
     assert ("queries, and classes of strangers, drawn independently" in page(made, "a")) == (groups > 0)
     assert certify_record(record, np.arange(100), risk=0.2, score="gap", unit="query").unit == "query"
+    assert certify_record(record, np.arange(100), risk=0.2, score="gap", groups=None) == made
 
 
 def test_queries_that_nothing_can_answer_are_not_among_the_familiar():

@@ -84,7 +84,7 @@ def certify_record(
         "gallery_classes": len(classes),
         "valid_for": valid_for,
     }
-    certificate = certify(deciding, record["right"], risk=risk, **facts, **options, **drawn)
+    certificate = certify(deciding, record["right"], risk=risk, **facts, **(options | drawn))
     rows = _as_deployed(len(record["label"]), sources, options.get("importance"))
     return replace(certificate, reference=tuple(deciding[certificate.score][rows].tolist()))
 
